@@ -1,0 +1,116 @@
+"""python -m shard_writer write | verify | show: see `--help` of each."""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+
+from shard_writer import open_shards, recipes, write_shards
+from shard_writer.arguments import WriteArguments
+from shard_writer.errors import TokentarError
+from shard_writer.manifest import Manifest
+
+USAGE = """usage: python -m shard_writer COMMAND …
+
+  write    tokenize documents, pack them and write numbered shards   (write --help lists the flags)
+  verify   read every byte of a set and compare it with its manifest
+  show     print decoded sequences with their document boundaries
+"""
+
+
+def write(argv: Sequence[str]) -> int:
+    """The command `write`."""
+    (arguments,) = recipes.parse(
+        [WriteArguments], "write", argv, "python -m shard_writer write", str(WriteArguments.__doc__)
+    )
+    start = time.monotonic()
+    manifest = write_shards(**{field.name: getattr(arguments, field.name) for field in fields(arguments)})
+    print(summary(manifest, time.monotonic() - start))
+    return 0
+
+
+def summary(manifest: Manifest, seconds: float) -> str:
+    """What a set holds and how fast it was written, in a few lines."""
+    lines = []
+    for split, totals in manifest.info.splits.items():
+        shards = manifest.split(split).shards
+        lines.append(
+            f"{split}: {totals.documents:,} documents, {totals.tokens:,} tokens = {totals.sequences:,} sequences × "
+            f"{manifest.info.seq_length} + {totals.tail} left over; {len(shards)} shards, {sum(e.bytes for e in shards) / 1e6:,.1f} MB"
+        )
+    skipped = ", ".join(f"{count:,} {reason}" for reason, count in manifest.info.skipped.items())
+    lines.append(f"skipped: {skipped or 'nothing'}")
+    lines.append(f"{manifest.root}: done in {seconds:.1f} s, {manifest.info.totals.tokens / seconds:,.0f} tokens/s")
+    return "\n".join(lines)
+
+
+def verify(argv: Sequence[str]) -> int:
+    """The command `verify`."""
+    from shard_writer.verify import faults
+
+    parser = argparse.ArgumentParser(
+        "python -m shard_writer verify", description="Read every byte of a set; exit status 1 if any differs."
+    )
+    parser.add_argument("set", help="folder of the set")
+    manifest = open_shards(parser.parse_args(argv).set)
+    found = list(faults(manifest))
+    for fault in found:
+        print(fault, file=sys.stderr)
+    if found:
+        print(f"{manifest.root}: {len(found)} faults; restore these files, or write the set again", file=sys.stderr)
+        return 1
+    print(
+        f"{manifest.root}: {len(manifest.shards)} shards, {sum(entry.bytes for entry in manifest.shards):,} bytes, all as written"
+    )
+    return 0
+
+
+def show(argv: Sequence[str]) -> int:
+    """The command `show`."""
+    from shard_writer.show import load_matching_tokenizer, rows_as_text
+
+    parser = argparse.ArgumentParser(
+        "python -m shard_writer show", description="Print decoded sequences with their document boundaries."
+    )
+    parser.add_argument("set", help="folder of the set")
+    parser.add_argument("--rows", type=int, default=3, help="how many sequences (default: 3)")
+    parser.add_argument("--split", help="which split (default: all)")
+    parser.add_argument(
+        "--tokenizer", help="name or folder of the tokenizer (default: the one that dataset.json names)"
+    )
+    arguments = parser.parse_args(argv)
+    manifest = open_shards(arguments.set)
+    manifest = manifest.split(arguments.split) if arguments.split else manifest
+    for line in rows_as_text(manifest, load_matching_tokenizer(manifest, arguments.tokenizer), arguments.rows):
+        print(line)
+    return 0
+
+
+COMMANDS = {"write": write, "verify": verify, "show": show}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command; returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    if not argv or argv[0] not in COMMANDS:
+        asked_for_help = argv[:1] in (["-h"], ["--help"])
+        print(USAGE, end="", file=sys.stdout if asked_for_help else sys.stderr)
+        return 0 if asked_for_help else 2
+    try:
+        return COMMANDS[argv[0]](argv[1:])
+    except TokentarError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(
+            f"error: {error.filename or ''}: {error.strerror or error}; the same command goes on from what is done",
+            file=sys.stderr,
+        )
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from what is done", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

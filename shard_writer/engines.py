@@ -1,0 +1,73 @@
+"""Where the steps run: any `concurrent.futures.Executor`. Local processes here; another engine is one more branch of `executor`."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from multiprocessing import get_context, parent_process
+from typing import Any, TypeVar
+
+from shard_writer.errors import TokentarError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class SerialExecutor(Executor):
+    """Runs each call at once in this process: workers=0, for tests and debuggers."""
+
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> "Future[Result]":
+        """Run `fn` now; an exception goes straight to the caller."""
+        future: Future[Result] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def executor(workers: int, prepare: Callable[[Any], None], argument: Any) -> Executor:
+    """An executor of `workers` processes, each of which runs prepare(argument) first."""
+    if workers == 0:
+        prepare(argument)
+        return SerialExecutor()
+    return ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (prepare, argument))
+
+
+def run(pool: Executor, step: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Iterator[Result]:
+    """step(item) for each item, results as they come, at most `ahead` items under way: lazy inputs stay lazy.
+
+    Raises what a step raises, and TokentarError when a worker process dies.
+    """
+    source = iter(items)
+    pending = {pool.submit(step, item) for item in islice(source, ahead)}
+    try:
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            pending |= {pool.submit(step, item) for item in islice(source, len(done))}
+            for future in done:
+                yield future.result()
+    except BrokenProcessPool:
+        raise TokentarError(
+            "a worker process died (out of memory, killed, or write_shards called at the top of a script without "
+            "`if __name__ == '__main__':`); the same command goes on from what is done"
+        ) from None
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _start_worker(prepare: Callable[[Any], None], argument: Any) -> None:
+    """One core a worker, no traceback on Ctrl-C, and no life without the main process."""
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    prepare(argument)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,224 @@
+"""What a finished set says of itself: dataset.json (written last) and manifest.jsonl (one line per shard).
+
+`open_shards` reads both, checks that they fit each other and this version of the format, and touches no shard.
+"""
+
+import json
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_writer import storage
+from shard_writer.errors import SetError
+from shard_writer.shards import RowFormat, ShardFile
+
+FORMAT = "tokentar"
+VERSION = 1
+DATASET_FILE = "dataset.json"
+MANIFEST_FILE = "manifest.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardEntry:
+    """One line of manifest.jsonl."""
+
+    shard: str  # name without .tar
+    split: str
+    num_sequences: int
+    bytes: int  # size of the file
+    xxh3: str  # XXH3-64 of the file, 16 hexadecimal digits
+
+    @property
+    def file_name(self) -> str:
+        """The shard's file name in its folder."""
+        return f"{self.shard}.tar"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerInfo:
+    """The tokenizer that made a set."""
+
+    name: str
+    fingerprint: str  # of vocabulary and behaviour, see tokens.py
+    vocab_length: int  # len(tokenizer): added tokens count
+    eos_token_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What went in and came out of one split: tokens = sequences × seq_length + tail."""
+
+    documents: int
+    tokens: int
+    sequences: int
+    tail: int
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(**{key: value + getattr(other, key) for key, value in asdict(self).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """dataset.json: how the set was made and what is in it."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    seq_length: int
+    dtype: str
+    tokenizer: TokenizerInfo
+    source: dict[str, Any]  # inputs, text column
+    settings: dict[str, Any]  # what else decides the bytes
+    seed: int
+    splits: dict[str, Totals]
+    skipped: dict[str, int]  # documents left out, by reason
+
+    @property
+    def totals(self) -> Totals:
+        """Of all splits together."""
+        return sum(self.splits.values(), start=Totals(documents=0, tokens=0, sequences=0, tail=0))
+
+    def to_json(self) -> str:
+        """The text of dataset.json."""
+        values = asdict(self)
+        values["totals"] = asdict(self.totals) | {"skipped": values.pop("skipped")}
+        return json.dumps(values, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "DatasetInfo":
+        """The inverse, of parsed JSON. Raises KeyError, TypeError or AttributeError for other keys."""
+        skipped = values.pop("totals")["skipped"]
+        splits = {name: Totals(**totals) for name, totals in values.pop("splits").items()}
+        return cls(tokenizer=TokenizerInfo(**values.pop("tokenizer")), splits=splits, skipped=skipped, **values)
+
+    @property
+    def row_format(self) -> RowFormat:
+        """Where things lie in a row of this set."""
+        return RowFormat(self.seq_length, np.dtype(self.dtype).newbyteorder("<"))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A finished set: its folder, what it says of itself and its shards in order."""
+
+    root: Path
+    info: DatasetInfo
+    shards: tuple[ShardEntry, ...]
+    firsts: dict[str, int]  # number of each shard's first sequence; also of shards that `choose` left out
+
+    def choose(self, names: Collection[str]) -> "Manifest":
+        """The same set with these shards only, in their order."""
+        return replace(self, shards=tuple(entry for entry in self.shards if entry.shard in names))
+
+    def split(self, name: str) -> "Manifest":
+        """The same set with the shards of one split. Raises SetError when there are none."""
+        chosen = self.choose({entry.shard for entry in self.shards if entry.split == name})
+        if not chosen.shards:
+            raise SetError(
+                f"{self.root}: no split {name!r}; there are {sorted({entry.split for entry in self.shards})}"
+            )
+        return chosen
+
+    @cached_property
+    def num_sequences(self) -> NDArray[np.int64]:
+        """Sequences of each shard: shape (shards,), int64."""
+        return np.array([entry.num_sequences for entry in self.shards], np.int64)
+
+    @cached_property
+    def first_sequences(self) -> NDArray[np.int64]:
+        """Number of the first sequence of each shard, which its first member bears: shape (shards,), int64."""
+        return np.array([self.firsts[entry.shard] for entry in self.shards], np.int64)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when any byte, name or number of the chosen shards does: 16 hexadecimal digits."""
+        return storage.checksum((manifest_text(self.shards) + self.info.tokenizer.fingerprint).encode())
+
+    def path(self, entry: ShardEntry) -> Path:
+        """Where a shard lies."""
+        return self.root / entry.file_name
+
+    def open(self, index: int) -> ShardFile:
+        """Map shard number `index` of this manifest into memory."""
+        entry = self.shards[index]
+        first = int(self.first_sequences[index])
+        return ShardFile(self.path(entry), self.info.row_format, entry.num_sequences, first)
+
+
+def first_numbers(shards: Iterable[ShardEntry]) -> dict[str, int]:
+    """The number of each shard's first sequence, by shard name; numbers are unique in the whole set."""
+    firsts, number = {}, 0
+    for entry in shards:
+        firsts[entry.shard] = number
+        number += entry.num_sequences
+    return firsts
+
+
+def manifest_text(shards: Iterable[ShardEntry]) -> str:
+    """manifest.jsonl of these shards."""
+    return "".join(json.dumps(asdict(entry)) + "\n" for entry in shards)
+
+
+def write_manifest(manifest: Manifest) -> None:
+    """Publish a set whose shards are all in place: manifest first, dataset.json last (G3)."""
+    storage.put(manifest.root / MANIFEST_FILE, manifest_text(manifest.shards).encode())
+    storage.put(manifest.root / DATASET_FILE, manifest.info.to_json().encode())
+
+
+def open_shards(folder: str | os.PathLike[str]) -> Manifest:
+    """Read what a finished set says of itself. Raises SetError when it is missing, unfinished, damaged or of another version."""
+    root = Path(folder)
+    info = _read_info(root)
+    shards = tuple(_read_entries(root))
+    listed = sum(entry.num_sequences for entry in shards)
+    if listed != info.totals.sequences:
+        raise SetError(
+            f"{root / MANIFEST_FILE}: lists {listed} sequences where {DATASET_FILE} counts {info.totals.sequences}; "
+            "a line was lost or added"
+        )
+    return Manifest(root, info, shards, first_numbers(shards))
+
+
+def _read_info(root: Path) -> DatasetInfo:
+    path = root / DATASET_FILE
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise SetError(
+            f"{root}: no {DATASET_FILE}, so there is no finished set here; run `python -m shard_writer write` (again) to finish it"
+        ) from None
+    except ValueError as error:
+        raise SetError(f"{path}: not JSON ({error}); write the set again") from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise SetError(f'{path}: not the {DATASET_FILE} of a tokentar set (no "format": "{FORMAT}")')
+    if values.get("version") != VERSION:
+        raise SetError(
+            f"{path}: format version {values.get('version')}, this tokentar reads {VERSION}; install the one that wrote it"
+        )
+    try:
+        return DatasetInfo.from_json(values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SetError(f"{path}: a key is missing or unknown ({error}); write the set again") from None
+
+
+def _read_entries(root: Path) -> Iterable[ShardEntry]:
+    path = root / MANIFEST_FILE
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = ShardEntry(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise SetError(f"{path}:{number}: not a shard's line ({error})") from None
+        if not entry.shard or os.path.basename(entry.shard) != entry.shard or entry.shard.startswith("."):
+            raise SetError(
+                f"{path}:{number}: shard {entry.shard!r} is not a plain name; a manifest names files of its own folder only"
+            )
+        yield entry

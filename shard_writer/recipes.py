@@ -1,0 +1,112 @@
+"""Recipes and flags: YAML with the sections `write:` and `train:`, keys as the flags, flags override, an unknown key is an error.
+
+A recipe becomes the flags it stands for, put before those that were typed, so one parser (`transformers.HfArgumentParser`) converts and
+checks both alike.
+"""
+
+import difflib
+import json
+from argparse import Action, ArgumentDefaultsHelpFormatter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shard_writer.errors import SettingError
+
+SECTIONS = ("write", "train")
+
+
+def parse(types: Sequence[type], section: str, argv: Sequence[str], prog: str, description: str) -> tuple[Any, ...]:
+    """One instance of each dataclass of `types`, from the recipe that `--config` names and the other flags of `argv`.
+
+    Raises SettingError for a recipe that cannot be read and for keys and flags that do not exist, with the nearest that do.
+    """
+    from transformers import HfArgumentParser
+
+    parser = HfArgumentParser(
+        list(types),  # type: ignore[arg-type]
+        prog=prog,
+        description=description,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config",
+        metavar="RECIPE",
+        help=f"YAML recipe; its section `{section}:` holds flags, which those typed override",
+    )
+    known = {
+        option.removeprefix("--")
+        for action in parser._actions
+        for option in action.option_strings
+        if option.startswith("--")
+    }
+    config, typed = _take_config(list(argv))
+    recipe = _recipe_flags(Path(config), section, known) if config else []
+    for word in typed:
+        if word.startswith("--") and word.removeprefix("--").split("=")[0] not in known:
+            raise _unknown(word.split("=")[0], known, "flag")
+    *parsed, unknown = parser.parse_args_into_dataclasses(
+        recipe + typed, look_for_args_file=False, return_remaining_strings=True
+    )
+    if unknown:
+        raise SettingError(f"{unknown[0]!r} belongs to no flag; --help lists them")
+    return tuple(parsed[: len(types)])
+
+
+class _Help(ArgumentDefaultsHelpFormatter):
+    """Shows a default where there is one and the text does not already tell it."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        told = action.default is None or "default" in (action.help or "")
+        return action.help if told else super()._get_help_string(action)
+
+
+def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
+    """The recipe's path and the other flags."""
+    for i, flag in enumerate(argv):
+        if flag.startswith("--config="):
+            return flag.removeprefix("--config="), argv[:i] + argv[i + 1 :]
+        if flag == "--config" and i + 1 < len(argv):
+            return argv[i + 1], argv[:i] + argv[i + 2 :]
+    return None, argv
+
+
+def _recipe_flags(path: Path, section: str, known: set[str]) -> list[str]:
+    try:
+        recipe = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SettingError(f"config: {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise SettingError(f"config: {path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(recipe, dict) or not isinstance(recipe.get(section), dict):
+        raise SettingError(f"config: {path} has no section `{section}:` with keys in it")
+    for key in recipe:
+        if key not in SECTIONS:
+            raise _unknown(str(key), set(SECTIONS), f"section in {path}:")
+    for key in recipe[section]:
+        if str(key) not in known or key == "config":
+            raise _unknown(str(key), known, f"key in {path}, section {section}:")
+    return [word for key, value in recipe[section].items() for word in _as_flag(key, value)]
+
+
+def _as_flag(key: str, value: Any) -> Iterator[str]:
+    """`--key value …` of one line of a recipe; null is as if the line were not there."""
+    if value is None:
+        return
+    if isinstance(value, list):
+        yield f"--{key}"
+        yield from map(str, value)
+    elif isinstance(value, dict):
+        yield f"--{key}={json.dumps(value)}"
+    else:
+        yield f"--{key}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _unknown(name: str, known: set[str], what: str) -> SettingError:
+    near = difflib.get_close_matches(name.removeprefix("--"), sorted(known), n=3, cutoff=0.5)
+    return SettingError(
+        f"unknown {what} {name!r}" + (f"; nearest: {', '.join(near)}" if near else "") + "; --help lists all"
+    )

@@ -1,0 +1,128 @@
+"""The spool: tokenized parts between map and reduce, in a hidden folder of the output.
+
+A part is one file, what one batch of documents became: counts per cell, then the documents, then their ids, both grouped by cell.
+A task leaves one or more parts and, last, a record with their checksums; a task whose record is there and true is not done again (G3).
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from shard_writer import storage
+from shard_writer.shards import TokenIds
+
+FOLDER = ".spool"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord:
+    """What one task of the map step did."""
+
+    index: int
+    size: int  # bytes of input
+    documents: int
+    tokens: int
+    skipped: dict[str, int]
+    parts: list[str]  # XXH3-64 of each part
+
+
+@dataclass(frozen=True)
+class Run:
+    """Documents of one cell in one part: `documents` of them from `first_document` on, `tokens` ids from `first_token` on."""
+
+    path: str
+    header: int  # bytes before the documents
+    all_documents: int  # of the part
+    first_document: int
+    documents: int
+    first_token: int
+    tokens: int
+
+    def read(self, out: TokenIds) -> NDArray[np.int64]:
+        """Fill `out`, shape (tokens,), with the ids; returns (documents, 2) int64: key (as uint64) and length of each document."""
+        rows = np.empty((self.documents, 2), np.int64)
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.header + 16 * self.first_document)
+            file.readinto(rows.view(np.uint8).data)
+            file.seek(self.header + 16 * self.all_documents + out.itemsize * self.first_token)
+            file.readinto(out.view(np.uint8).data)
+        return rows
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part's file, named by task and batch so that sorted names are input order."""
+
+    folder: Path
+    task: int
+    batch: int
+    num_cells: int
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self.folder / f"{self.task:08d}-{self.batch:05d}.part"
+
+    def write(
+        self, ids: TokenIds, keys: NDArray[np.uint64], lengths: NDArray[np.int64], cells: NDArray[np.int64]
+    ) -> str:
+        """Write documents that stand in the order of their cells; returns the part's checksum.
+
+        ids: (tokens,); keys, lengths, cells: (documents,), the documents' hashes, token counts and cells.
+        """
+        counts = np.stack(
+            [np.bincount(cells, minlength=self.num_cells), _sum_by(cells, lengths, self.num_cells)], axis=1
+        )
+        digest = xxhash.xxh3_64()
+        with open(self.path, "wb", buffering=0) as file:
+            for piece in (counts, np.stack([keys.view(np.int64), lengths], axis=1), ids):
+                content = np.ascontiguousarray(piece).view(np.uint8).data
+                digest.update(content)
+                file.write(content)
+        return digest.hexdigest()
+
+    def counts(self) -> NDArray[np.int64]:
+        """Documents and tokens in each cell: (cells, 2) int64."""
+        return np.fromfile(self.path, np.int64, count=2 * self.num_cells).reshape(self.num_cells, 2)
+
+    def run(self, cell: int, counts: NDArray[np.int64]) -> Run:
+        """Where a cell's documents lie; `counts` is what counts() gives."""
+        before, own = counts[:cell].sum(axis=0).tolist(), counts[cell].tolist()
+        documents = int(counts[:, 0].sum())
+        return Run(str(self.path), 16 * self.num_cells, documents, before[0], own[0], before[1], own[1])
+
+
+def _sum_by(cells: NDArray[np.int64], lengths: NDArray[np.int64], num_cells: int) -> NDArray[np.int64]:
+    """Sum of `lengths` for each cell; `cells` ascends."""
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    return np.diff(ends[np.searchsorted(cells, np.arange(num_cells + 1))])
+
+
+def write_record(folder: Path, record: TaskRecord) -> None:
+    """Mark a task as done."""
+    storage.put(folder / f"{record.index:08d}.json", json.dumps(asdict(record)).encode(), durable=False)
+
+
+def read_record(folder: Path, index: int, num_cells: int) -> TaskRecord | None:
+    """A finished task's record, or None when the task is to be done (again)."""
+    try:
+        values: dict[str, Any] = json.loads((folder / f"{index:08d}.json").read_bytes())
+        record = TaskRecord(**values)
+        whole = all(
+            storage.file_checksum(part.path)[1] == seen
+            for part, seen in zip(parts_of(folder, record, num_cells), record.parts, strict=True)
+        )
+    except (FileNotFoundError, ValueError):
+        return None
+    return record if whole else None
+
+
+def parts_of(folder: Path, record: TaskRecord, num_cells: int) -> Iterator[Part]:
+    """The parts of a finished task, in input order."""
+    return (Part(folder, record.index, batch, num_cells) for batch in range(len(record.parts)))

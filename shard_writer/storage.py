@@ -1,0 +1,103 @@
+"""The one place of the writer that touches files by name: listing, atomic writing, checksums, the lock of an output folder.
+
+Everyone else sees strings and paths. Listings are sorted; a file under its final name is whole (temp name, fsync, rename).
+"""
+
+import fcntl
+import glob
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from numpy.typing import NDArray
+
+from shard_writer.errors import InputError, SetError
+
+LOCK_FILE = "lock"
+_READ_BYTES = 16 << 20
+
+
+def find_files(pattern: str) -> list[str] | None:
+    """The files that a path, a folder or a glob names, sorted; None when nothing is there under this name.
+
+    Below a folder, hidden files and __pycache__ are passed over. `**` in a glob goes through folders.
+    """
+    if os.path.isfile(pattern):
+        return [pattern]
+    if os.path.isdir(pattern):
+        return sorted(_walk(pattern))
+    if glob.has_magic(pattern):
+        found = sorted(path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path))
+        if not found:
+            raise InputError(f"input {pattern!r} matches no file; check the pattern (`**` goes through folders)")
+        return found
+    return None
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        yield from (os.path.join(root, name) for name in files if not name.startswith("."))
+
+
+def put(path: Path, content: bytes | NDArray[Any], *, durable: bool = True) -> None:
+    """Write a file so that it is whole under `path` or not there: temp name, fsync (when `durable`), rename."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(content.data if not isinstance(content, bytes) else content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum(content: bytes | NDArray[Any]) -> str:
+    """XXH3-64 of bytes in memory, as 16 hexadecimal digits."""
+    return xxhash.xxh3_64_hexdigest(content if isinstance(content, bytes) else content.data)
+
+
+def file_checksum(path: Path) -> tuple[int, str]:
+    """Size in bytes and XXH3-64 of a file, read in pieces."""
+    digest, size = xxhash.xxh3_64(), 0
+    with open(path, "rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of an output folder; a second writer is refused at once. The lock ends with the process that holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOCK_FILE, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetError(
+                f"{folder.parent}: another writer is at work here; wait for it or choose another output"
+            ) from None
+        yield
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that is in it, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""plan → map → barrier → reduce → publish: from documents to a finished set.
+
+steps.py is what the workers do, barrier.py the arithmetic between them, output.py the folder; this file is their order.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from shard_writer import engines, layout, sources, spool, steps, storage, tokens
+from shard_writer.arguments import WriteArguments
+from shard_writer.barrier import Layout, Split
+from shard_writer.errors import InputError, SettingError
+from shard_writer.manifest import VERSION, DatasetInfo, Manifest, ShardEntry, Totals, first_numbers
+from shard_writer.output import Output
+from shard_writer.shards import RowFormat
+from shard_writer.sources import Source, Task
+from shard_writer.spool import TaskRecord
+from shard_writer.steps import MapStep, ReduceStep, ShardTask
+from shard_writer.tokens import TokenizerSpec
+
+VALIDATION = "validation"
+_DECIDING = ("text_column", "input_format", "name", "num_shards", "shuffle", "validation_fraction", "bad_documents")
+
+
+def write_shards(
+    *,
+    input: str | list[str] | Iterable[Mapping[str, Any]],
+    tokenizer: Any,
+    output: str | os.PathLike[str],
+    **settings: Any,
+) -> Manifest:
+    """Tokenize documents, pack them into sequences and write them as a finished set of shards.
+
+    input: paths, folders, globs or data set names; or a `datasets` data set or any iterable of mappings.
+    tokenizer: a name, a folder or a `transformers` tokenizer. The other names and defaults are the flags of
+    `python -m shard_writer write` (see WriteArguments). Raises SettingError, InputError or SetError; then the output is as it was.
+    """
+    named = isinstance(input, str) or (
+        isinstance(input, (list, tuple)) and all(isinstance(name, str) for name in input)
+    )
+    names = [input] if isinstance(input, str) else list(input) if named else []
+    name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
+    arguments = WriteArguments(input=names, tokenizer=name, output=os.fspath(output), **settings)  # type: ignore[arg-type]
+    spec = _describe(tokenizer, arguments)
+    source = _plan(arguments) if named else sources.plan_rows(input, text_column=arguments.text_column)  # type: ignore[arg-type]
+    target = Output(Path(output), _identity(arguments, spec, source), arguments.overwrite)
+    with storage.locked(target.spool):
+        target.prepare()
+        try:
+            return _write(arguments, spec, source, target)
+        except (InputError, SettingError):
+            target.discard()
+            raise
+
+
+def _describe(tokenizer: Any, arguments: WriteArguments) -> TokenizerSpec:
+    loaded = tokens.load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    return tokens.describe(
+        loaded,
+        name=arguments.tokenizer,
+        eos_token=arguments.eos_token,
+        add_bos=arguments.add_bos,
+        engine=arguments.tokenizer_engine,
+    )
+
+
+def _plan(arguments: WriteArguments) -> Source:
+    return sources.plan_files(
+        arguments.input,
+        text_column=arguments.text_column,
+        input_format=arguments.input_format,
+        dataset_config=arguments.dataset_config,
+        dataset_split=arguments.dataset_split,
+    )
+
+
+def _settings(arguments: WriteArguments, spec: TokenizerSpec) -> dict[str, Any]:
+    """What decides the bytes beside the input, the tokenizer, the seed and seq_length."""
+    return {key: getattr(arguments, key) for key in _DECIDING} | {"prefix_ids": spec.prefix, "suffix_ids": spec.suffix}
+
+
+def _identity(arguments: WriteArguments, spec: TokenizerSpec, source: Source) -> str | None:
+    if source.identity is None:
+        return None
+    settings = _settings(arguments, spec)
+    return json.dumps([VERSION, source.identity, settings, asdict(spec.info), arguments.seq_length, arguments.seed])
+
+
+def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, target: Output) -> Manifest:
+    """All steps, with the output's lock held."""
+    row_format = RowFormat(arguments.seq_length, spec.dtype)
+    map_step = _map_step(arguments, source, target)
+    reduce_step = ReduceStep(
+        folder=target.shards, row_format=row_format, shuffle=arguments.shuffle, seed=arguments.seed
+    )
+    with engines.executor(arguments.num_workers, steps.prepare, spec) as pool:
+        ahead = 2 * max(1, arguments.num_workers)
+        records = _map(pool, map_step, source, target.spool, ahead)
+        parts = [part for record in records for part in spool.parts_of(target.spool, record, map_step.num_cells)]
+        counts = np.array([part.counts() for part in parts], np.int64).reshape(len(parts), map_step.num_cells, 2)
+        shape = Layout(parts=parts, counts=counts, row_format=row_format, shuffle=arguments.shuffle)
+        skipped = _skipped(records)
+        totals, tasks = _cut(arguments, map_step, shape, skipped)
+        entries = _reduce(pool, reduce_step, tasks, ahead)
+    info = DatasetInfo(
+        seq_length=arguments.seq_length,
+        dtype=spec.dtype.name,
+        tokenizer=spec.info,
+        source={"input": source.names, "text_column": arguments.text_column},
+        settings=_settings(arguments, spec),
+        seed=arguments.seed,
+        splits=totals,
+        skipped=skipped,
+    )
+    manifest = Manifest(target.folder, info, entries, first_numbers(entries))
+    target.publish(manifest)
+    return manifest
+
+
+def _map_step(arguments: WriteArguments, source: Source, target: Output) -> MapStep:
+    cells = layout.num_cells(source.size) if arguments.shuffle else 1
+    return MapStep(
+        folder=target.spool,
+        text_column=arguments.text_column,
+        bad_documents=arguments.bad_documents,
+        shuffle=arguments.shuffle,
+        seed=arguments.seed,
+        validation_fraction=arguments.validation_fraction,
+        train_cells=cells,
+        validation_cells=max(1, round(cells * arguments.validation_fraction)) if arguments.validation_fraction else 0,
+    )
+
+
+def _map(pool: Executor, step: MapStep, source: Source, folder: Path, ahead: int) -> list[TaskRecord]:
+    """Records of all tasks in input order; tasks that an earlier run finished are not done again."""
+    records: dict[int, TaskRecord] = {}
+    with tqdm(desc="tokenize", total=source.size, unit="B", unit_scale=True, disable=None) as bar:
+
+        def unfinished() -> Iterator[Task]:
+            for task in source.tasks:
+                record = spool.read_record(folder, task.index, step.num_cells)
+                if record is None:
+                    yield task
+                else:
+                    note(record)
+
+        def note(record: TaskRecord) -> None:
+            records[record.index] = record
+            bar.update(record.size)
+
+        for record in engines.run(pool, step, unfinished(), ahead):
+            note(record)
+    return [records[index] for index in sorted(records)]
+
+
+def _skipped(records: list[TaskRecord]) -> dict[str, int]:
+    counter: Counter[str] = Counter()
+    for record in records:
+        counter.update(record.skipped)
+    return dict(sorted(counter.items()))
+
+
+def _cut(
+    arguments: WriteArguments, step: MapStep, shape: Layout, skipped: dict[str, int]
+) -> tuple[dict[str, Totals], list[ShardTask]]:
+    """Totals by split, and the shards of all splits, numbered through."""
+    splits = [Split(arguments.name, range(step.train_cells))]
+    if step.validation_cells:
+        splits.append(Split(VALIDATION, range(step.train_cells, step.num_cells)))
+    totals: dict[str, Totals] = {}
+    tasks: list[ShardTask] = []
+    for split in splits:
+        try:
+            totals[split.name] = shape.totals(split)
+        except InputError as error:
+            raise InputError(f"{error}; skipped: {skipped or 'nothing'}") from None
+        num_shards = arguments.num_shards if split.name == arguments.name else None
+        first = sum(task.num_sequences for task in tasks)
+        tasks += shape.shard_tasks(split, totals[split.name].sequences, num_shards, first)
+    return totals, tasks
+
+
+def _reduce(pool: Executor, step: ReduceStep, tasks: list[ShardTask], ahead: int) -> tuple[ShardEntry, ...]:
+    """Manifest lines of all shards, in order."""
+    entries: dict[str, ShardEntry] = {}
+    with tqdm(desc="write shards", total=len(tasks), unit="shard", disable=None) as bar:
+        for entry in engines.run(pool, step, tasks, ahead):
+            entries[entry.shard] = entry
+            bar.update()
+    return tuple(entries[task.name] for task in tasks)

@@ -1,0 +1,76 @@
+"""From what --shards names to a manifest: a folder, a brace pattern or a glob of a finished set's shards."""
+
+import fnmatch
+import logging
+import os
+import re
+from pathlib import Path
+
+from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
+
+from shard_writer.errors import SetError, SettingError
+from shard_writer.manifest import Manifest, open_shards
+
+DEFAULT_SPLIT = "train"
+_LITERAL_BRACES = re.compile(r"[{}]|\.{3}")
+_log = logging.getLogger("train")
+
+
+def select_shards(shards: str | os.PathLike[str], split: str | None = None) -> Manifest:
+    """The shards that a folder (one split of it), a brace pattern or a glob names.
+
+    Raises SettingError for a pattern that is none, SetError for names that the set does not have.
+    """
+    name = os.fspath(shards)
+    if not name:
+        raise SettingError("shards: empty; name a folder, or shards like out/train-{000000..000063}.tar")
+    if Path(name).is_dir() or not name.endswith(".tar"):
+        return _split_of(open_shards(name), split)
+    manifest = open_shards(Path(name).parent)
+    known = {entry.file_name: entry.shard for entry in manifest.shards}
+    wanted = _expand(Path(name).name, list(known))
+    missing = [file for file in wanted if file not in known or not (manifest.root / file).exists()]
+    if missing:
+        raise SetError(
+            f"shards: {name}: {', '.join(missing[:5])}{', …' if len(missing) > 5 else ''} ({len(missing)} of {len(wanted)}) not there; "
+            f"the set has {_span(list(known))}"
+        )
+    chosen = manifest.choose({known[file] for file in wanted})
+    same_split = [entry for entry in manifest.shards if entry.split in {e.split for e in chosen.shards}]
+    if len(chosen.shards) < len(same_split):
+        _log.warning(
+            "shards: %s names %d shards, the manifest has %d; training on part of the set",
+            name,
+            len(chosen.shards),
+            len(same_split),
+        )
+    return chosen
+
+
+def _split_of(manifest: Manifest, split: str | None) -> Manifest:
+    """The split asked for; without a wish the training split: `train`, or the first in the manifest."""
+    names = list(dict.fromkeys(entry.split for entry in manifest.shards))
+    return manifest.split(split or (DEFAULT_SPLIT if DEFAULT_SPLIT in names else names[0]))
+
+
+def _expand(pattern: str, known: list[str]) -> list[str]:
+    """The file names that a pattern stands for."""
+    if any(character in pattern for character in "*?["):
+        found = fnmatch.filter(known, pattern)
+        if not found:
+            raise SetError(f"shards: {pattern!r} matches none of {_span(known)}")
+        return found
+    try:
+        names = list(braceexpand(pattern))
+    except UnbalancedBracesError:
+        raise SettingError(f"shards: {pattern!r}: unbalanced braces; write {_span(known)}") from None
+    if any(_LITERAL_BRACES.search(name) for name in names):
+        raise SettingError(
+            f"shards: {pattern!r} is not a range of shards (two dots between two numbers); write {_span(known)}"
+        )
+    return names
+
+
+def _span(files: list[str]) -> str:
+    """The names of shards in short: first … last."""
+    return f"{files[0]} … {files[-1]}" if len(files) > 1 else files[0]
