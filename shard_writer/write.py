@@ -49,7 +49,7 @@ def write_shards(
     )
     names = [input] if isinstance(input, str) else list(input) if named else []
     name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
-    arguments = WriteArguments(input=names, tokenizer=name, output=os.fspath(output), **settings)  # type: ignore[arg-type]
+    arguments = WriteArguments(input=names, tokenizer=name, output=os.fspath(output), **settings)
     spec = _describe(tokenizer, arguments)
     source = _plan(arguments) if named else sources.plan_rows(input, text_column=arguments.text_column)  # type: ignore[arg-type]
     target = Output(Path(output), _identity(arguments, spec, source), arguments.overwrite)

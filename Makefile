@@ -1,0 +1,35 @@
+# make quickstart   sets up .venv, then writes shards of real text and trains on two processes
+# make test         sets up .venv, then runs the whole gate: ruff, mypy, pytest, the built wheel
+PYTHON ?= python3
+BIN := .venv/bin
+WORK := build/quickstart
+STDLIB = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+
+.PHONY: quickstart test format clean
+
+quickstart: .venv/installed
+	$(BIN)/python recipes/train_tokenizer.py --input "$(STDLIB)/*.py" --vocab_size 4096 --output $(WORK)/tokenizer
+	$(BIN)/python -m shard_writer write --config recipes/quickstart.yaml --input "$(STDLIB)/*.py" "$(STDLIB)/[!s]*/**/*.py" --overwrite
+	$(BIN)/python -m shard_writer show $(WORK)/shards --rows 1
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m train --config recipes/quickstart.yaml
+
+test: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+	sh tests/wheel.sh $(BIN)/python
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch first and by its exact version: what depends on it would otherwise bring another build
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,report]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

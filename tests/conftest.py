@@ -1,0 +1,38 @@
+"""Fixtures: a byte tokenizer that fits on a page, marked sets, and an environment without strays."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tokenizers import byte_tokenizer
+
+from shard_writer import Manifest
+
+WORLD_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "WORKER", "NUM_WORKERS")
+
+
+@pytest.fixture(autouse=True)
+def clean_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees a rank or worker that it did not set itself."""
+    for name in WORLD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture(scope="session")
+def t0() -> Any:
+    """The byte tokenizer."""
+    return byte_tokenizer()
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Callable[..., Manifest]:
+    """A factory of marked sets: sequence i holds number i in all of its 8 positions."""
+    from tests.marked import write_marked
+
+    def make(shards: int, rows: int | list[int], name: str = "set") -> Manifest:
+        return write_marked(tmp_path / name, shards, rows)
+
+    return make

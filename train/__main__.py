@@ -1,0 +1,74 @@
+"""torchrun --nproc-per-node N -m train --config recipes/x.yaml [--flag value …]
+
+Trains a causal language model of transformers on a set of shards. `python -m train --help` lists all flags.
+"""
+
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from shard_writer import recipes
+from shard_writer.errors import TokentarError
+from train.world import World, is_main_process
+
+LOSS_CURVE = "loss.png"
+
+
+def run(argv: Sequence[str]) -> None:
+    """Train as the flags say."""
+    from transformers import TrainingArguments, set_seed
+
+    from train import summary
+    from train.arguments import DataArguments, ModelArguments
+    from train.models import build_model, find_tokenizer
+    from train.select import select_shards
+    from train.trainer import ShardTrainer
+
+    data, model_arguments, args = recipes.parse(
+        [DataArguments, ModelArguments, TrainingArguments], "train", argv, "python -m train", str(__doc__)
+    )
+    manifest = select_shards(data.shards)
+    tokenizer = find_tokenizer(manifest, model_arguments.model_name_or_path)
+    set_seed(args.seed)
+    trainer = ShardTrainer(
+        model=build_model(model_arguments, manifest.info),
+        args=args,
+        processing_class=tokenizer,
+        shards=manifest,
+        order=data.order,
+        streams=data.streams,
+    )
+    say(summary.beginning(trainer))
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.save_model()
+    by_rank, overlap = summary.tally(trainer.feed)
+    say(summary.ending(trainer, by_rank, overlap))
+    if is_main_process():
+        trainer.save_state()
+        picture = Path(args.output_dir) / LOSS_CURVE
+        if summary.draw_loss(trainer.state.log_history, picture):
+            print(f"loss curve: {picture}")
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines, once for the whole job."""
+    if is_main_process():
+        for line in lines:
+            print(line, flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run; returns the exit status."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    try:
+        run(argv)
+    except TokentarError as error:
+        world = World.detect()
+        print(f"error: {f'rank {world.rank}: ' if world.rank else ''}{error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""The flags of `python -m train` beside those of `transformers.TrainingArguments`; also the keys of a recipe's `train:` section."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shard_writer.arguments import doc
+from shard_writer.errors import SettingError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataArguments:
+    """What to train on, and in which order. The seed of the order is TrainingArguments' own --data_seed (default 0)."""
+
+    shards: str = doc("Folder of a set, or its shards by braces or glob: out/train-{000000..000063}.tar.")
+    order: Literal["epoch"] = doc("epoch: every sequence once, then anew in another order.", "epoch")
+    streams: int | None = doc(
+        "Streams that are read side by side; ranks × workers must divide it (default: 192 or what fits).", None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArguments:
+    """The model to train: a pretrained one, or a new one from a configuration."""
+
+    model_name_or_path: str | None = doc("Pretrained model to go on with.", None)
+    model_config: str | None = doc(
+        "New model: a JSON or YAML file, or JSON itself, with model_type and what differs from its defaults.", None
+    )
+    attn_implementation: str | None = doc("Attention of transformers: sdpa, eager, flash_attention_2, …", None)
+
+    def __post_init__(self) -> None:
+        if (self.model_name_or_path is None) == (self.model_config is None):
+            raise SettingError(
+                "model: give one of --model_name_or_path (go on with a model) and --model_config (a new one)"
+            )

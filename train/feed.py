@@ -1,0 +1,105 @@
+"""What Trainer iterates: a ShardLoader with a clock, the comparison of ranks at the first step (G8) and the tally of reads."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from shard_writer.errors import SetError
+from train.loader import Batch, ShardLoader
+
+_MOST_TALLIED = 1 << 26  # sequences; larger sets are not tallied, a byte a sequence and rank is too much
+
+
+class Feed:
+    """Iterates over a loader as it is. `accelerate` leaves it alone because it is no DataLoader."""
+
+    def __init__(self, loader: ShardLoader) -> None:
+        self.loader = loader
+        self.batch_size = loader.batch_size
+        self.waited = 0.0  # seconds spent in the loader
+        self.tally = Tally(loader)
+        self._compared = False
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """See ShardLoader."""
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self.loader)
+        while True:
+            start = time.perf_counter()
+            batch = next(batches, None)
+            self.waited += time.perf_counter() - start
+            if batch is None:
+                return
+            if not self._compared:
+                compare_ranks(self.loader)
+                self._compared = True
+            self.tally.add(self.loader.epoch, self.loader.sample_numbers)
+            yield batch
+
+
+def compare_ranks(loader: ShardLoader) -> None:
+    """Raises SetError, on every rank, when ranks read the same sequence or are not at the same place of the same data (G8)."""
+    mine = (loader.state_dict(), loader.sample_numbers.tolist())
+    reports: list[tuple[dict[str, Any], list[int]]] = all_gather(mine)
+    for rank, (state, _) in enumerate(reports):
+        different = [key for key in state if state[key] != reports[0][0].get(key)]
+        if different:
+            key = different[0]
+            raise SetError(
+                f"rank {rank} has {key} {state[key]!r}, rank 0 has {reports[0][0].get(key)!r}; all ranks need the same data, recipe and code"
+            )
+    owner: dict[int, int] = {}
+    for rank, (_, numbers) in enumerate(reports):
+        for number in numbers:
+            if owner.setdefault(number, rank) != rank:
+                raise SetError(
+                    f"ranks {owner[number]} and {rank} both read sequence {number}; something splits or repeats the data below tokentar: "
+                    "give ShardLoader each process's own rank, and do not pass it through accelerate"
+                )
+
+
+def all_gather(value: Any) -> list[Any]:
+    """The value of every rank, on every rank."""
+    if not dist.is_available() or not dist.is_initialized():
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+class Tally:
+    """How often each sequence was read by this rank, and in how many epochs."""
+
+    def __init__(self, loader: ShardLoader) -> None:
+        firsts, counts = loader.manifest.first_sequences, loader.manifest.num_sequences
+        size = int((firsts + counts).max())
+        self._reads: NDArray[np.uint16] | None = np.zeros(size, np.uint16) if size <= _MOST_TALLIED else None
+        self._epochs: set[int] = set()
+        self.sequences = 0
+
+    def add(self, epoch: int, numbers: NDArray[np.int64]) -> None:
+        """Note one batch."""
+        self._epochs.add(epoch)
+        self.sequences += len(numbers)
+        if self._reads is not None:
+            np.add.at(self._reads, numbers, 1)
+
+    def by_rank(self) -> list[int]:
+        """Sequences read by each rank. Collective: all ranks call it."""
+        return all_gather(self.sequences)
+
+    def overlap(self) -> int | None:
+        """Reads of all ranks beyond one a sequence and epoch; None for a set too large to tally. Collective."""
+        if self._reads is None:
+            return None
+        reads = np.sum(all_gather(self._reads), axis=0, dtype=np.int64)
+        return int(np.maximum(reads - len(self._epochs), 0).sum())

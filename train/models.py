@@ -1,0 +1,104 @@
+"""The model to train, and whether it fits the data (G9)."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from shard_writer.errors import SetError, SettingError
+from shard_writer.manifest import DatasetInfo, Manifest
+from shard_writer.show import check_tokenizer
+from shard_writer.tokens import load_tokenizer
+from train.arguments import ModelArguments
+
+
+def build_model(arguments: ModelArguments, info: DatasetInfo) -> PreTrainedModel:
+    """The model that the flags ask for. A new one gets the vocabulary and the EOS of the data where its configuration names none."""
+    options = {"attn_implementation": arguments.attn_implementation} if arguments.attn_implementation else {}
+    if arguments.model_name_or_path is not None:
+        try:
+            model = AutoModelForCausalLM.from_pretrained(arguments.model_name_or_path, **options)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise SettingError(
+                f"model_name_or_path: {arguments.model_name_or_path!r} cannot be loaded: {reason}"
+            ) from None
+    else:
+        config = _new_config(str(arguments.model_config), info)
+        model = AutoModelForCausalLM.from_config(config, **options)  # type: ignore[no-untyped-call]
+    built: PreTrainedModel = model
+    return built
+
+
+def _new_config(text: str, info: DatasetInfo) -> Any:
+    values = {
+        "vocab_size": info.tokenizer.vocab_length,
+        "eos_token_id": info.tokenizer.eos_token_id,
+        "bos_token_id": None,
+    } | _read_config(text)
+    kind = values.pop("model_type", None)
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise SettingError(
+            f"model_config: model_type is {kind!r}, needed: a causal language model of transformers, such as gpt2 or llama"
+        )
+    try:
+        config = AutoConfig.for_model(kind, **values)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"model_config: {error}") from None
+    unknown = sorted(set(values) - set(vars(type(config)())) - set(config.attribute_map) - {"vocab_size"})
+    if unknown:
+        raise SettingError(
+            f"model_config: {kind} knows no {', '.join(unknown)}; its keys are those of {type(config).__name__}"
+        )
+    return config
+
+
+def _read_config(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(Path(text).read_text())
+    except OSError as error:
+        raise SettingError(
+            f"model_config: {text}: {error.strerror}; give a file, or JSON that starts with {{"
+        ) from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise SettingError(f"model_config: neither JSON nor YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise SettingError(f"model_config: a mapping wanted, found {type(values).__name__}")
+    return values
+
+
+def check_model(manifest: Manifest, model: Any) -> None:
+    """Raises SetError when the model's embedding or its positions are too few for the data."""
+    tokenizer, embeddings = manifest.info.tokenizer, model.get_input_embeddings().num_embeddings
+    if tokenizer.vocab_length > embeddings:
+        raise SetError(
+            f"{manifest.shards[0].file_name} … of {manifest.root}: ids up to {tokenizer.vocab_length - 1} by tokenizer "
+            f"{tokenizer.name!r} ({tokenizer.vocab_length} tokens), but the model embeds {embeddings}: max id {tokenizer.vocab_length - 1} "
+            f">= {embeddings}; use the model of that tokenizer, or model.resize_token_embeddings"
+        )
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and manifest.info.seq_length > positions:
+        raise SetError(
+            f"{manifest.root}: sequences of {manifest.info.seq_length} tokens, but the model has {positions} positions "
+            "(max_position_embeddings); write the set with a smaller --seq_length or use another model"
+        )
+
+
+def find_tokenizer(manifest: Manifest, model_name: str | None) -> PreTrainedTokenizerBase | None:
+    """The tokenizer to save beside the model: the model's own, or the one that wrote the set where it can be found.
+
+    Raises SetError when it is not the one that wrote the set.
+    """
+    for name in (model_name, manifest.info.tokenizer.name):
+        if name and (not os.path.isdir(name) or os.path.isfile(os.path.join(name, "tokenizer_config.json"))):
+            try:
+                tokenizer: PreTrainedTokenizerBase = load_tokenizer(name)
+            except SettingError:
+                continue  # the model comes without one, or the one that wrote the set is not on this machine
+            check_tokenizer(manifest, tokenizer, name)
+            return tokenizer
+    return None

@@ -1,0 +1,59 @@
+"""What is said of a run: before step 1 what it will do, at the end what it did, with the loss curve as a picture."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from train.feed import Feed
+from train.trainer import ShardTrainer
+
+
+def beginning(trainer: ShardTrainer) -> Iterator[str]:
+    """The plan: set, units, steps, what an epoch leaves out."""
+    loader, manifest, plan = trainer.feed.loader, trainer.manifest, trainer.feed.loader.plan
+    shards, units = len(manifest.shards), len(loader.order.units)
+    yield f"{manifest.root}: {plan.rows:,} sequences × {manifest.info.seq_length} tokens in {shards} shards"
+    if units > shards:
+        yield (
+            f"{shards} shards are cut into {units} row ranges for {loader.order.streams} streams ({loader.world.world_size} ranks × "
+            f"{loader.world.workers} workers); free on a local disk, a shard is fetched by several ranks from remote storage; "
+            f"to avoid it, write a multiple of {loader.order.streams} shards or set --streams"
+        )
+    yield (
+        f"global batch {plan.global_batch_size} = {plan.world_size} ranks × {plan.batch_size} × "
+        f"{plan.global_batch_size // plan.samples_per_batch} accumulated; {plan.steps:,} steps an epoch"
+    )
+    yield f"left out of each epoch, another choice each time: {plan.left_out:,} of {plan.rows:,} sequences"
+
+
+def ending(trainer: ShardTrainer, by_rank: list[int], overlap: int | None) -> Iterator[str]:
+    """The result: loss, speed, what each rank read."""
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    if logs:
+        yield f"{trainer.state.global_step} steps: loss {logs[0]['loss']:.3f} at step {logs[0]['step']}, {logs[-1]['loss']:.3f} at the end"
+    yield "sequences read: " + ", ".join(f"rank {rank}: {count:,}" for rank, count in enumerate(by_rank))
+    yield f"read twice in an epoch (overlap): {'not tallied, the set is too large' if overlap is None else overlap}"
+    yield f"left out of each epoch: {trainer.feed.loader.plan.left_out:,}"
+
+
+def tally(feed: Feed) -> tuple[list[int], int | None]:
+    """Sequences read by each rank, and reads that should not have been. Collective: all ranks call it."""
+    return feed.tally.by_rank(), feed.tally.overlap()
+
+
+def draw_loss(log_history: list[dict[str, Any]], path: Path) -> bool:
+    """The loss over steps as a PNG; False where matplotlib is not installed or there is nothing to draw."""
+    points = [(entry["step"], entry["loss"]) for entry in log_history if "loss" in entry]
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    if not points:
+        return False
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*points, strict=True))
+    axes.set(xlabel="optimizer step", ylabel="loss (nats per token)", title="Training loss")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    return True
