@@ -1,4 +1,4 @@
-"""Train a small byte-level BPE tokenizer on the spot, for the quickstart: python recipes/train_tokenizer.py --help"""
+"""Train a small byte-level BPE tokenizer on the spot, for the quickstart: see --help."""
 
 import argparse
 import glob

@@ -1,8 +1,8 @@
 """From a task to its documents: readers for each kind of input, in batches of bounded size.
 
-A reader is a small frozen value that travels to a worker; `read` yields lists of texts, each about BATCH_BYTES. What cannot be
-a document goes to `Bad`, which either stops the run with file and line or counts it by reason. Null and empty texts are always
-counted and passed over.
+A reader is a small frozen value that travels to a worker; `read` yields lists of texts, each about BATCH_BYTES. What
+cannot be a document goes to `Bad`, which either stops the run with file and line or counts it by reason. Null and empty
+texts are always counted and passed over.
 """
 
 import json
@@ -262,7 +262,7 @@ def _parse_line(line: bytes, column: str, bad: Bad, place: Place, index: int) ->
     except UnicodeDecodeError as error:
         bad.report("invalid UTF-8", place, index, f"invalid UTF-8 at byte {error.start} of the line")
         return []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         bad.report("invalid JSON", place, index, f"not JSON ({error}): {line[:60]!r}")
         return []
     if not isinstance(record, dict):

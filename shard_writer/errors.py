@@ -5,8 +5,8 @@ TokentarError
 ├── InputError      a document, a file or a corpus that cannot be used as it is
 └── SetError        a shard set that is missing, incomplete, damaged or foreign
 
-Every message names the place, the value seen, the value needed and the way out. The command line turns these
-into one line on standard error and exit status 1; anything else that escapes is a fault of ours and shows its traceback.
+Every message names the place, the value seen, the value needed and the way out. The command line turns these into one
+line on standard error and exit status 1; anything else that escapes is a fault of ours and shows its traceback.
 """
 
 

@@ -1,8 +1,8 @@
 """Which tokens go where: pure arithmetic, no files (G1, G2).
 
-All documents of a split form one virtual stream of tokens. A run is a piece of that stream whose documents stand together in the
-spool: a cell of hashed documents (shuffle) or a part (input order). Sequence j is tokens j·L … (j+1)·L-1 of the stream, shard i
-owns a range of sequences, and what is left behind the last sequence is the tail.
+All documents of a split form one virtual stream of tokens. A run is a piece of that stream whose documents stand
+together in the spool: a cell of hashed documents (shuffle) or a part (input order). Sequence j is tokens j·L …
+(j+1)·L-1 of the stream, shard i owns a range of sequences, and what is left behind the last sequence is the tail.
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,8 @@ def insert_around(
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """Put `prefix` before and `suffix` behind each document of a flat batch.
 
-    ids: (tokens,) uint32; offsets: (documents + 1,) int64, document i is ids[offsets[i]:offsets[i+1]]. Returns the same pair, longer.
+    ids: (tokens,) uint32; offsets: (documents + 1,) int64, document i is ids[offsets[i]:offsets[i+1]]. Returns the same
+    pair, longer.
     """
     documents, extra = len(offsets) - 1, len(prefix) + len(suffix)
     edges = np.hstack(

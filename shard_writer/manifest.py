@@ -6,7 +6,7 @@
 import json
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,7 @@ class Manifest:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when any byte, name or number of the chosen shards does: 16 hexadecimal digits."""
-        return storage.checksum((manifest_text(self.shards) + self.info.tokenizer.fingerprint).encode())
+        return storage.checksum(manifest_text(self.shards).encode())
 
     def path(self, entry: ShardEntry) -> Path:
         """Where a shard lies."""
@@ -212,13 +212,19 @@ def _read_entries(root: Path) -> Iterable[ShardEntry]:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
         raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
+    seen: set[str] = set()
     for number, line in enumerate(lines, 1):
         try:
             entry = ShardEntry(**json.loads(line))
         except (ValueError, TypeError) as error:
             raise SetError(f"{path}:{number}: not a shard's line ({error})") from None
+        if any(type(getattr(entry, field.name)) is not field.type for field in fields(entry)):
+            raise SetError(f"{path}:{number}: a value of another type than it should have: {line:.200}")
         if not entry.shard or os.path.basename(entry.shard) != entry.shard or entry.shard.startswith("."):
             raise SetError(
                 f"{path}:{number}: shard {entry.shard!r} is not a plain name; a manifest names files of its own folder only"
             )
+        if entry.shard in seen:
+            raise SetError(f"{path}:{number}: shard {entry.shard!r} is listed twice; restore it or write the set again")
+        seen.add(entry.shard)
         yield entry

@@ -45,6 +45,8 @@ class Output:
         same = self._is_same_plan()
         present = self.present()
         if present and not self.overwrite and not (same and self._is_publishing()):
+            if not (self.spool / _PLAN_FILE).exists():
+                storage.remove(self.spool)  # there for our lock alone
             raise SetError(
                 f"{self.folder}: already holds {', '.join(present[:6])}{', …' if len(present) > 6 else ''} ({len(present)} files); "
                 "choose another output, or replace them with --overwrite"

@@ -1,7 +1,7 @@
 """Recipes and flags: YAML with the sections `write:` and `train:`, keys as the flags, flags override, an unknown key is an error.
 
-A recipe becomes the flags it stands for, put before those that were typed, so one parser (`transformers.HfArgumentParser`) converts and
-checks both alike.
+A recipe becomes the flags it stands for, put before those that were typed, so one parser
+(`transformers.HfArgumentParser`) converts and checks both alike.
 """
 
 import difflib
@@ -21,7 +21,8 @@ SECTIONS = ("write", "train")
 def parse(types: Sequence[type], section: str, argv: Sequence[str], prog: str, description: str) -> tuple[Any, ...]:
     """One instance of each dataclass of `types`, from the recipe that `--config` names and the other flags of `argv`.
 
-    Raises SettingError for a recipe that cannot be read and for keys and flags that do not exist, with the nearest that do.
+    Raises SettingError for a recipe that cannot be read and for keys and flags that do not exist, with the nearest that
+    do.
     """
     from transformers import HfArgumentParser
 

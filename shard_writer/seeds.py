@@ -1,8 +1,8 @@
 """Random order from numbers alone: the same on every machine, process and library version.
 
-numpy does not promise that its generators keep their streams from one release to the next, and a checkpoint must outlive
-an upgrade, so order here comes from splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014): a bijection of 64-bit words that passes BigCrush, in five vectorised operations.
+numpy does not promise that its generators keep their streams from one release to the next, and a checkpoint must
+outlive an upgrade, so order here comes from splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014): a bijection of 64-bit words that passes BigCrush, in five vectorised operations.
 """
 
 import numpy as np

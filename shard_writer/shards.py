@@ -3,8 +3,8 @@
     0      512       640                      stride
     | tar header | npy header | token ids | 0 |  next member … | end blocks
 
-One shard is one vectorised image: no loop over rows when writing, no parsing when reading. Stock tar, numpy, webdataset and
-`datasets` read the same file.
+One shard is one vectorised image: no loop over rows when writing, no parsing when reading. Stock tar, numpy, webdataset
+and `datasets` read the same file.
 """
 
 import mmap

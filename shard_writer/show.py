@@ -15,9 +15,13 @@ BOUNDARY = "⏎ end of document ⏎"
 
 def load_matching_tokenizer(manifest: Manifest, name: str | None = None) -> Any:
     """The tokenizer of a set, by `name` or by the one in dataset.json. Raises SetError when it is another one (G9)."""
-    info = manifest.info.tokenizer
-    tokenizer = tokens.load_tokenizer(name or info.name)
-    check_tokenizer(manifest, tokenizer, name or info.name)
+    name = name or manifest.info.tokenizer.name
+    if not name:
+        raise SetError(
+            f"{manifest.root}: written with a tokenizer that had no name; name the folder of it with --tokenizer"
+        )
+    tokenizer = tokens.load_tokenizer(name)
+    check_tokenizer(manifest, tokenizer, name)
     return tokenizer
 
 
@@ -40,7 +44,8 @@ def rows_as_text(manifest: Manifest, tokenizer: Any, rows: int) -> Iterator[str]
         for row in range(min(rows, entry.num_sequences)):
             ids = shard.rows[row]
             documents = int(np.count_nonzero(ids == eos))
-            yield f"── sequence {manifest.firsts[entry.shard] + row} · {entry.file_name} row {row} · {len(ids)} tokens, {documents} document ends"
+            number = manifest.firsts[entry.shard] + row
+            yield f"── sequence {number} · {entry.file_name} row {row} · {len(ids)} tokens, {documents} document ends"
             yield f"\n{BOUNDARY}\n".join(_documents(ids, eos, tokenizer))
         rows -= entry.num_sequences
         if rows <= 0:

@@ -16,7 +16,7 @@ from shard_writer.errors import InputError
 
 _SMALLEST_TASK, _LARGEST_TASK, _TASKS = 1 << 20, 32 << 20, 16
 _ROWS_CHARS = 8 << 20  # texts of an iterable per task
-_TABULAR = {".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}  # read through `datasets`, by the name of its builder
+_TABULAR = {".csv": "csv", ".tsv": "tsv", ".arrow": "arrow"}  # read through `datasets`
 _DATASET_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -43,16 +43,21 @@ def plan_files(
 ) -> Source:
     """Tasks for paths, folders, globs and data set names. Raises InputError when one of them gives nothing."""
     readers: list[Reader] = []
-    files: dict[str, str] = {}  # path → format, each file once
+    files: dict[str, str] = {}  # path → format
+    seen: set[str] = set()  # each file once, however it is spelt
     identity: list[list[Any]] = []
     unknown_size = False
     for name in inputs:
-        found = None if input_format == "dataset" else storage.find_files(name)
+        found = None if input_format == "dataset" or _is_saved_dataset(name) else storage.find_files(name)
         if found is None:
-            readers += _dataset_readers(_load_dataset(name, dataset_config, dataset_split), text_column)
-            identity.append([name, dataset_config, dataset_split])
+            dataset = _load_dataset(name, dataset_config, dataset_split)
+            readers += _dataset_readers(dataset, text_column)
+            identity.append([name, dataset_config, dataset_split, getattr(dataset, "_fingerprint", None)])
             unknown_size = True
-        files |= {path: _format(path, input_format) for path in found or ()}
+        for path in found or ():
+            if os.path.abspath(path) not in seen:
+                seen.add(os.path.abspath(path))
+                files[path] = _format(path, input_format)
     identity += [[path, os.path.getsize(path), os.stat(path).st_mtime_ns] for path in files]
     task_bytes = min(_LARGEST_TASK, max(_SMALLEST_TASK, sum(map(os.path.getsize, files)) // _TASKS))
     for kind, paths in groupby(files, files.__getitem__):
@@ -75,6 +80,10 @@ def _row_tasks(rows: Iterable[Mapping[str, Any]], text_column: str) -> Iterator[
     values: list[Any] = []
     index = first = chars = 0
     for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f"row {number} of the input: {type(row).__name__} {row!r:.60}, needed: a mapping with a key {text_column!r}"
+            )
         if text_column not in row:
             raise documents.missing_column(text_column, list(row), f"row {number} of the data set")
         values.append(row[text_column])
@@ -87,7 +96,7 @@ def _row_tasks(rows: Iterable[Mapping[str, Any]], text_column: str) -> Iterator[
 
 
 def _format(path: str, input_format: str) -> str:
-    """How to read a file: jsonl, parquet, text, or the `datasets` builder of a table."""
+    """How to read a file: jsonl, parquet, text, or the kind of table."""
     if input_format != "auto":
         return input_format
     stem, suffix = os.path.splitext(path.lower())
@@ -102,8 +111,8 @@ def _file_readers(kind: str, paths: list[str], task_bytes: int, text_column: str
     if kind == "text":
         yield from _text_readers(paths, task_bytes)
     elif kind in _TABULAR.values():
-        options: dict[str, Any] = {"sep": "\t"} if paths[0].endswith(".tsv") else {}
-        yield from _dataset_readers(_load_dataset(kind, None, "train", data_files=paths, **options), text_column)
+        builder, options = ("csv", {"sep": "\t"}) if kind == "tsv" else (kind, {})
+        yield from _dataset_readers(_load_dataset(builder, None, "train", data_files=paths, **options), text_column)
     else:
         for path in paths:
             yield from (
@@ -170,13 +179,18 @@ def _load_dataset(name: str, config: str | None, split: str, **options: Any) -> 
             f"input {name!r}: no such file or folder; check the path, or give a glob or the name of a data set"
         )
     try:
-        if os.path.isfile(os.path.join(name, "state.json")):
+        if _is_saved_dataset(name):
             return datasets.load_from_disk(name)
         return datasets.load_dataset(name, config, split=split, streaming=True, **options)
     except Exception as error:  # `datasets` and the hub raise many types
         raise InputError(
             f"input {name!r}: no such file, and `datasets` cannot load it: {type(error).__name__}: {error}"
         ) from error
+
+
+def _is_saved_dataset(name: str) -> bool:
+    """Whether this is a folder that `Dataset.save_to_disk` wrote."""
+    return all(os.path.isfile(os.path.join(name, file)) for file in ("state.json", "dataset_info.json"))
 
 
 def _dataset_readers(dataset: Any, text_column: str) -> list[Reader]:

@@ -1,7 +1,8 @@
 """The spool: tokenized parts between map and reduce, in a hidden folder of the output.
 
-A part is one file, what one batch of documents became: counts per cell, then the documents, then their ids, both grouped by cell.
-A task leaves one or more parts and, last, a record with their checksums; a task whose record is there and true is not done again (G3).
+A part is one file, what one batch of documents became: counts per cell, then the documents, then their ids, both
+grouped by cell. A task leaves one or more parts and, last, a record with their checksums; a task whose record is there
+and true is not done again (G3).
 """
 
 import json

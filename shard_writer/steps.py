@@ -152,7 +152,8 @@ def take_documents(
 ) -> TokenIds:
     """Tokens `start` … `stop - 1` of the documents of `ids` laid out anew in `order`.
 
-    ids: (tokens,); lengths: (documents,) in the stored order; order: (documents,). pyarrow copies whole documents, so the cost is that of memory.
+    ids: (tokens,); lengths: (documents,) in the stored order; order: (documents,). pyarrow copies whole documents, so
+    the cost is that of memory.
     """
     import pyarrow as pa
 

@@ -1,6 +1,7 @@
 """The one place of the writer that touches files by name: listing, atomic writing, checksums, the lock of an output folder.
 
-Everyone else sees strings and paths. Listings are sorted; a file under its final name is whole (temp name, fsync, rename).
+Everyone else sees strings and paths. Listings are sorted; a file under its final name is whole (temp name, fsync,
+rename).
 """
 
 import fcntl

@@ -1,9 +1,9 @@
 """From text to ids: exactly those of the `transformers` tokenizer (G9), by the fastest engine that gives them.
 
 Three engines, each used only when the one before it does not load the tokenizer or disagrees with it on the probes:
-`fastokens` (Rust, flat batches), `tokenizers` (what `transformers` itself runs) and `transformers` (tokenizers written in Python).
-Text that looks like a special token is text. What the tokenizer itself puts around a document (BOS, [CLS]) is put there once,
-and each document ends with one EOS.
+`fastokens` (Rust, flat batches), `tokenizers` (what `transformers` itself runs) and `transformers` (tokenizers written
+in Python). Text that looks like a special token is text. What the tokenizer itself puts around a document (BOS, [CLS])
+is put there once, and each document ends with one EOS.
 """
 
 import hashlib
@@ -22,15 +22,32 @@ from shard_writer.errors import InputError, SettingError
 from shard_writer.manifest import TokenizerInfo
 from shard_writer.shards import TokenIds, token_dtype
 
-SAMPLE_SHARE, SAMPLE_CHARS = (
-    1 / 1024,
-    1 << 11,
-)  # of each batch, at least: tokenized a second time to check the fast engine
+# of each batch, at least: tokenized a second time to check the fast engine
+SAMPLE_SHARE, SAMPLE_CHARS = 1 / 1024, 1 << 11
 PROBES = (
-    "ab", " ab", "ab ", "  two  spaces", "\n\nnew\r\nlines\t\ttabs", "don't WON'T it's", "été naïve Ångström", "日本語のテキスト", "한국어 텍스트",
-    "👍🏽 👩‍👩‍👧 🇫🇷", "e\u0301 \ufb01 \u212b ½ ①", "\u200b\u00a0\u2028\u2029\ufeff\u0000\u0007", "0 12 345 6789 1234567890", "x" * 300, "def f(a, b):\n    return a+b\n",
-    "</s><s><pad><|endoftext|><unk>[CLS] [SEP] [MASK]", "https://example.org/?q=1&r=%20", "مرحبا بالعالم", "ไทย ภาษา", "a\u0300\u0301\u0302", "\U0001d54f\U0010fffd", "$€£¥ --- ... ___",
-)  # fmt: skip
+    "ab",
+    " ab",
+    "ab ",
+    "  two  spaces",
+    "\n\nnew\r\nlines\t\ttabs",
+    "don't WON'T it's",
+    "été naïve Ångström",
+    "日本語のテキスト",
+    "한국어 텍스트",
+    "👍🏽 👩‍👩‍👧 🇫🇷",
+    "e\u0301 \ufb01 \u212b ½ ①",
+    "\u200b\u00a0\u2028\u2029\ufeff\u0000\u0007",
+    "0 12 345 6789 1234567890",
+    "x" * 300,
+    "def f(a, b):\n    return a+b\n",
+    "</s><s><pad><|endoftext|><unk>[CLS] [SEP] [MASK]",
+    "https://example.org/?q=1&r=%20",
+    "مرحبا بالعالم",
+    "ไทย ภาษา",
+    "a\u0300\u0301\u0302",
+    "\U0001d54f\U0010fffd",
+    "$€£¥ --- ... ___",
+)
 Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]  # flat ids, document offsets
 
 

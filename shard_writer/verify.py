@@ -36,8 +36,8 @@ def _fault(manifest: Manifest, index: int) -> str | None:
     except OSError as error:
         return f"{entry.file_name}: cannot be read: {error.strerror}"
     if size != entry.bytes:
-        rows = size // manifest.info.row_format.stride
-        return f"{entry.file_name}: {size} bytes, needed {entry.bytes}; {min(rows, entry.num_sequences)} of {entry.num_sequences} sequences are there"
+        rows = min(size // manifest.info.row_format.stride, entry.num_sequences)
+        return f"{entry.file_name}: {size} bytes, needed {entry.bytes}; {rows} of {entry.num_sequences} sequences are there"
     if digest != entry.xxh3:
         return f"{entry.file_name}: checksum {digest}, needed {entry.xxh3}; the file is damaged or of another set"
     try:

@@ -40,18 +40,15 @@ def write_shards(
 ) -> Manifest:
     """Tokenize documents, pack them into sequences and write them as a finished set of shards.
 
-    input: paths, folders, globs or data set names; or a `datasets` data set or any iterable of mappings.
-    tokenizer: a name, a folder or a `transformers` tokenizer. The other names and defaults are the flags of
-    `python -m shard_writer write` (see WriteArguments). Raises SettingError, InputError or SetError; then the output is as it was.
+    input: paths, folders, globs or data set names; or a `datasets` data set or any iterable of mappings. tokenizer: a
+    name, a folder or a `transformers` tokenizer. The other names and defaults are the flags of `python -m shard_writer
+    write` (see WriteArguments). Raises SettingError, InputError or SetError; then the output is as it was.
     """
-    named = isinstance(input, str) or (
-        isinstance(input, (list, tuple)) and all(isinstance(name, str) for name in input)
-    )
-    names = [input] if isinstance(input, str) else list(input) if named else []
+    names = _names(input)
     name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
-    arguments = WriteArguments(input=names, tokenizer=name, output=os.fspath(output), **settings)
+    arguments = WriteArguments(input=names or [], tokenizer=name, output=os.fspath(output), **settings)
     spec = _describe(tokenizer, arguments)
-    source = _plan(arguments) if named else sources.plan_rows(input, text_column=arguments.text_column)  # type: ignore[arg-type]
+    source = sources.plan_rows(input, text_column=arguments.text_column) if names is None else _plan(arguments)
     target = Output(Path(output), _identity(arguments, spec, source), arguments.overwrite)
     with storage.locked(target.spool):
         target.prepare()
@@ -60,6 +57,14 @@ def write_shards(
         except (InputError, SettingError):
             target.discard()
             raise
+
+
+def _names(given: Any) -> list[str] | None:
+    """What is given as names of inputs; None when it is the documents themselves."""
+    if isinstance(given, str):
+        return [given]
+    all_names = isinstance(given, (list, tuple)) and all(isinstance(name, str) for name in given)
+    return list(given) if all_names else None
 
 
 def _describe(tokenizer: Any, arguments: WriteArguments) -> TokenizerSpec:
@@ -85,7 +90,8 @@ def _plan(arguments: WriteArguments) -> Source:
 
 def _settings(arguments: WriteArguments, spec: TokenizerSpec) -> dict[str, Any]:
     """What decides the bytes beside the input, the tokenizer, the seed and seq_length."""
-    return {key: getattr(arguments, key) for key in _DECIDING} | {"prefix_ids": spec.prefix, "suffix_ids": spec.suffix}
+    around = {"prefix_ids": list(spec.prefix), "suffix_ids": list(spec.suffix)}
+    return {key: getattr(arguments, key) for key in _DECIDING} | around
 
 
 def _identity(arguments: WriteArguments, spec: TokenizerSpec, source: Source) -> str | None:

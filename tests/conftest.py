@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tokenizers import byte_tokenizer
 
 from shard_writer import Manifest
+from tests.tokenizers import byte_tokenizer
 
 WORLD_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "WORKER", "NUM_WORKERS")
 

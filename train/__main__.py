@@ -1,12 +1,15 @@
-"""torchrun --nproc-per-node N -m train --config recipes/x.yaml [--flag value …]
+"""Train a causal language model of transformers on a set of shards.
 
-Trains a causal language model of transformers on a set of shards. `python -m train --help` lists all flags.
+    torchrun --nproc-per-node N -m train --config recipes/x.yaml [--flag value …]
+
+Any flag of transformers.TrainingArguments is taken; `python -m train --help` lists all.
 """
 
 import logging
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from shard_writer import recipes
 from shard_writer.errors import TokentarError
@@ -36,19 +39,27 @@ def run(argv: Sequence[str]) -> None:
         args=args,
         processing_class=tokenizer,
         shards=manifest,
+        validation_shards=_validation_shards(data, args),
         order=data.order,
         streams=data.streams,
+        separate_documents=data.separate_documents,
+        max_tokens=data.max_tokens,
     )
-    say(summary.beginning(trainer))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
-    by_rank, overlap = summary.tally(trainer.feed)
-    say(summary.ending(trainer, by_rank, overlap))
+    say(summary.ending(trainer, *summary.tally(trainer.feed)))
     if is_main_process():
         trainer.save_state()
         picture = Path(args.output_dir) / LOSS_CURVE
         if summary.draw_loss(trainer.state.log_history, picture):
             print(f"loss curve: {picture}")
+
+
+def _validation_shards(data: Any, args: Any) -> str | None:
+    """What to evaluate on: --validation_shards, or, when evaluation is on, the split `validation` of --shards."""
+    if data.validation_shards is None and args.eval_strategy != "no":
+        return str(data.shards if Path(data.shards).is_dir() else Path(data.shards).parent)
+    return None if data.validation_shards is None else str(data.validation_shards)
 
 
 def say(lines: Iterable[str]) -> None:
@@ -60,7 +71,8 @@ def say(lines: Iterable[str]) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run; returns the exit status."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    logging.getLogger("train").setLevel(logging.INFO)
     try:
         run(argv)
     except TokentarError as error:

@@ -12,10 +12,17 @@ class DataArguments:
     """What to train on, and in which order. The seed of the order is TrainingArguments' own --data_seed (default 0)."""
 
     shards: str = doc("Folder of a set, or its shards by braces or glob: out/train-{000000..000063}.tar.")
-    order: Literal["epoch"] = doc("epoch: every sequence once, then anew in another order.", "epoch")
+    validation_shards: str | None = doc("The same for evaluation (default: the split `validation` of --shards).", None)
+    order: Literal["epoch", "repeat", "resample"] = doc(
+        "epoch: every sequence once, then anew in another order; repeat: the same without end, batches run across the "
+        "border; resample: shards drawn with replacement, without end.",
+        "epoch",
+    )
     streams: int | None = doc(
         "Streams that are read side by side; ranks × workers must divide it (default: 192 or what fits).", None
     )
+    separate_documents: bool = doc("Positions restart at each document and attention stays inside it.", False)
+    max_tokens: int | None = doc("Train on so many tokens, rounded up to a whole step; instead of --max_steps.", None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,13 @@
 """From a set on disk to blocks of rows in the canonical order: the WebDataset pipeline, as one visible list.
 
-Units are dealt by WebDataset's own splitters; the stage behind them reads rows by memory map at fixed stride, without parsing
-and without a copy before the row lands in its block.
+Units (or streams, when resampling) are dealt by WebDataset's own splitters; the stage behind them reads rows by memory
+map at fixed stride, without parsing and without a copy before the row lands in its block.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, islice
+from functools import cached_property, partial
+from itertools import chain, count, islice
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 
 from shard_writer.manifest import Manifest
 from shard_writer.shards import ShardFile
-from train.order import Order, share
+from train.order import DRAWS, Order, share
 from train.world import World
 
 Row = tuple[int, NDArray[Any]]  # number of the sequence, view of its ids (seq_length,)
@@ -27,7 +27,7 @@ Block = tuple[NDArray[np.int64], NDArray[Any]]  # numbers (n,), ids (n, seq_leng
 
 @dataclass(frozen=True)
 class Span:
-    """Samples `start` … `stop - 1` of epoch `epoch`, of the whole job."""
+    """Samples `start` … `stop - 1` of the whole job: of epoch `epoch`, or, in an order without end, from `start` on."""
 
     epoch: int
     start: int
@@ -51,40 +51,97 @@ class ShardRows(IterableDataset[Block]):
     def __iter__(self) -> Iterator[Block]:
         span = self.span
         rank = self.world.in_worker().starting_at(span.start)
-        mine = share(span.start, span.stop, rank.rank, rank.world_size)  # rows of this rank's streams
-        worker = (rank.worker + mine.start) % rank.workers  # worker 0 takes the first
-        rows = share(mine.start, mine.stop, worker, rank.workers)
-        yield from self.pipeline(World(rank.rank, rank.world_size, worker, rank.num_workers), span.epoch, rows)
+        of_rank = share(span.start, span.stop, rank.rank, rank.world_size)
+        world = rank.with_worker((rank.worker + of_rank.start) % rank.workers)  # worker 0 takes the first row
+        rows = share(of_rank.start, of_rank.stop, world.worker, world.workers)
+        yield from self._blocks(
+            {"epoch": self._once, "repeat": self._repeat, "resample": self._resample}[self.order.kind](world, rows)
+        )
 
-    def pipeline(self, world: World, epoch: int, rows: range) -> wds.DataPipeline:
-        """Rows number `rows` of the streams that `world` reads."""
-        return wds.DataPipeline(
+    def _once(self, world: World, rows: range) -> Iterator[Row]:
+        return islice(self._epoch(world, self.span.epoch, rows.start), len(rows))
+
+    def _repeat(self, world: World, rows: range) -> Iterator[Row]:
+        """Epoch after epoch, each of whole rounds; rows are numbered through."""
+        epoch, first = divmod(rows.start, self._rows_per_epoch(world))
+        later = (self._epoch(world, number, 0) for number in count(epoch + 1))
+        return chain(self._epoch(world, epoch, first), chain.from_iterable(later))
+
+    def _rows_per_epoch(self, world: World) -> int:
+        return self.order.samples // world.readers
+
+    def _epoch(self, world: World, epoch: int, first: int) -> Iterator[Row]:
+        """The rows of `world` in one epoch, from row number `first` on, up to the last whole round."""
+        streams = self.order.streams // world.readers
+        pipeline = wds.DataPipeline(
             partial(self._units, epoch),
             world.sees(wds.split_by_node),
             world.sees(wds.split_by_worker),
-            partial(self._interleave, epoch, self.order.streams // world.readers, rows),
-            self._blocks,
+            partial(self._interleave, epoch, streams, first),
         )
+        return islice(pipeline, self._rows_per_epoch(world) - first)
+
+    def _resample(self, world: World, rows: range) -> Iterator[Row]:
+        """Streams that draw units with replacement, without end."""
+        pipeline = wds.DataPipeline(
+            partial(iter, range(self.order.streams)),
+            world.sees(wds.split_by_node),
+            world.sees(wds.split_by_worker),
+            partial(self._draw, rows.start),
+        )
+        return iter(pipeline)
 
     def _units(self, epoch: int) -> Iterator[int]:
         return iter(self.order.dealt(epoch).tolist())
 
-    def _interleave(self, epoch: int, streams: int, rows: range, units: Iterable[int]) -> Iterator[Row]:
-        """One row from each stream in turn, from row number rows.start on; stream i has units i, i + streams, …"""
-        mine = list(units)
-        first_round, skip = divmod(rows.start, streams)
-        sources = [self._stream(epoch, mine[i::streams], first_round) for i in range(streams)]
-        return islice(chain.from_iterable(zip(*sources, strict=False)), skip, skip + len(rows))
+    def _interleave(self, epoch: int, streams: int, first: int, units: Iterable[int]) -> Iterator[Row]:
+        """One row from each stream in turn, from row number `first` on; stream i of n has units i, i + n and so on."""
+        turns = np.array(list(units)).reshape(-1, streams)
+        before, skip = divmod(first, streams)
+        ends = np.cumsum(self.order.units.length[turns], axis=0)
+        done = (ends <= before).sum(axis=0)  # units of each stream that are read already, and never opened
+        starts = before - np.where(done > 0, np.take_along_axis(ends, np.maximum(done - 1, 0)[None], axis=0)[0], 0)
+        sources = [self._stream(epoch, turns[done[i] :, i].tolist(), int(starts[i])) for i in range(streams)]
+        return islice(chain.from_iterable(zip(*sources, strict=False)), skip, None)
 
     def _stream(self, epoch: int, units: list[int], skip: int) -> Iterator[Row]:
-        """The rows of one stream from row number `skip` on; units before it are not opened."""
+        """The rows of one stream, but for the first `skip` of its first unit."""
         for unit in units:
-            length = int(self.order.units.length[unit])
-            if skip < length:
-                shard = self._open(int(self.order.units.shard[unit]))
-                for row in self.order.unit_rows(epoch, unit)[skip:].tolist():
-                    yield shard.first_sequence + row, shard.rows[row]
-            skip = max(0, skip - length)
+            yield from self._read(unit, self.order.unit_rows(epoch, unit)[skip:])
+            skip = 0
+
+    def _draw(self, first: int, streams: Iterable[int]) -> Iterator[Row]:
+        """One row from each stream in turn, from row number `first` on."""
+        mine = list(streams)
+        before, skip = divmod(first, len(mine))
+        sources = [self._drawn_stream(stream, before) for stream in mine]
+        return islice(chain.from_iterable(zip(*sources, strict=True)), skip, None)
+
+    def _drawn_stream(self, stream: int, first: int) -> Iterator[Row]:
+        """The rows of a stream that resamples, from row number `first` on: each unit drawn gives equally many."""
+        draw, skip = divmod(first, self.order.drawn_rows)
+        for block in count(draw // DRAWS):
+            for number, unit in islice(self._drawn_units(stream, block), draw - block * DRAWS, None):
+                yield from self._read(unit, self.order.drawn_unit_rows(stream, block * DRAWS + number, unit)[skip:])
+                skip = 0
+            draw = (block + 1) * DRAWS
+
+    def _drawn_units(self, stream: int, block: int) -> Iterator[tuple[int, int]]:
+        """(number of the draw in its block, unit): WebDataset's own resampling, made reproducible."""
+        seed = self.order.draw_seed(stream, block)
+        draws = wds.ResampledShards(self._unit_names, nshards=DRAWS, deterministic=True, worker_seed=lambda: seed)
+        return ((number, int(item["url"])) for number, item in enumerate(draws))
+
+    @cached_property
+    def _unit_names(self) -> list[str]:
+        """Units as the names that WebDataset draws from."""
+        return [str(unit) for unit in range(len(self.order.units))]
+
+    def _read(self, unit: int, rows: NDArray[np.int64]) -> Iterator[Row]:
+        """Rows of a unit as views of its shard."""
+        shard = self._open(int(self.order.units.shard[unit]))
+        for row in rows.tolist():
+            yield shard.first_sequence + row, shard.rows[row]
 
     def _open(self, index: int) -> ShardFile:
         """A shard, mapped once however many streams read from it, and let go when none does."""
@@ -99,12 +156,12 @@ class ShardRows(IterableDataset[Block]):
         while True:
             numbers = np.empty(self.block_rows, np.int64)
             ids = np.empty((self.block_rows, seq_length), self.dtype)
-            count = 0
+            filled = 0
             for number, row in islice(source, self.block_rows):
-                numbers[count] = number
-                ids[count] = row
-                count += 1
-            if count:
-                yield numbers[:count], ids[:count]
-            if count < self.block_rows:
+                numbers[filled] = number
+                ids[filled] = row
+                filled += 1
+            if filled:
+                yield numbers[:filled], ids[:filled]
+            if filled < self.block_rows:
                 return

@@ -55,7 +55,8 @@ def compare_ranks(loader: ShardLoader) -> None:
         if different:
             key = different[0]
             raise SetError(
-                f"rank {rank} has {key} {state[key]!r}, rank 0 has {reports[0][0].get(key)!r}; all ranks need the same data, recipe and code"
+                f"rank {rank} has {key} {state[key]!r}, rank 0 has {reports[0][0].get(key)!r}; "
+                "all ranks need the same data, recipe and code"
             )
     owner: dict[int, int] = {}
     for rank, (_, numbers) in enumerate(reports):

@@ -16,8 +16,8 @@ _LITERAL_BRACES = re.compile(r"[{}]|\.{3}")
 _log = logging.getLogger("train")
 
 
-def select_shards(shards: str | os.PathLike[str], split: str | None = None) -> Manifest:
-    """The shards that a folder (one split of it), a brace pattern or a glob names.
+def select_shards(shards: str | os.PathLike[str], prefer: str = DEFAULT_SPLIT) -> Manifest:
+    """The shards that a folder (its split `prefer`, or else its first one), a brace pattern or a glob names.
 
     Raises SettingError for a pattern that is none, SetError for names that the set does not have.
     """
@@ -25,7 +25,7 @@ def select_shards(shards: str | os.PathLike[str], split: str | None = None) -> M
     if not name:
         raise SettingError("shards: empty; name a folder, or shards like out/train-{000000..000063}.tar")
     if Path(name).is_dir() or not name.endswith(".tar"):
-        return _split_of(open_shards(name), split)
+        return _split_of(open_shards(name), prefer)
     manifest = open_shards(Path(name).parent)
     known = {entry.file_name: entry.shard for entry in manifest.shards}
     wanted = _expand(Path(name).name, list(known))
@@ -47,10 +47,9 @@ def select_shards(shards: str | os.PathLike[str], split: str | None = None) -> M
     return chosen
 
 
-def _split_of(manifest: Manifest, split: str | None) -> Manifest:
-    """The split asked for; without a wish the training split: `train`, or the first in the manifest."""
-    names = list(dict.fromkeys(entry.split for entry in manifest.shards))
-    return manifest.split(split or (DEFAULT_SPLIT if DEFAULT_SPLIT in names else names[0]))
+def _split_of(manifest: Manifest, prefer: str) -> Manifest:
+    names = [entry.split for entry in manifest.shards]
+    return manifest.split(prefer if prefer in names else names[0])
 
 
 def _expand(pattern: str, known: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is said of a run: before step 1 what it will do, at the end what it did, with the loss curve as a picture."""
+"""What is said at the end of a run: what it did, with the loss curve as a picture. What it will do says plan.py."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,24 +6,6 @@ from typing import Any
 
 from train.feed import Feed
 from train.trainer import ShardTrainer
-
-
-def beginning(trainer: ShardTrainer) -> Iterator[str]:
-    """The plan: set, units, steps, what an epoch leaves out."""
-    loader, manifest, plan = trainer.feed.loader, trainer.manifest, trainer.feed.loader.plan
-    shards, units = len(manifest.shards), len(loader.order.units)
-    yield f"{manifest.root}: {plan.rows:,} sequences × {manifest.info.seq_length} tokens in {shards} shards"
-    if units > shards:
-        yield (
-            f"{shards} shards are cut into {units} row ranges for {loader.order.streams} streams ({loader.world.world_size} ranks × "
-            f"{loader.world.workers} workers); free on a local disk, a shard is fetched by several ranks from remote storage; "
-            f"to avoid it, write a multiple of {loader.order.streams} shards or set --streams"
-        )
-    yield (
-        f"global batch {plan.global_batch_size} = {plan.world_size} ranks × {plan.batch_size} × "
-        f"{plan.global_batch_size // plan.samples_per_batch} accumulated; {plan.steps:,} steps an epoch"
-    )
-    yield f"left out of each epoch, another choice each time: {plan.left_out:,} of {plan.rows:,} sequences"
 
 
 def ending(trainer: ShardTrainer, by_rank: list[int], overlap: int | None) -> Iterator[str]:

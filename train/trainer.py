@@ -1,48 +1,79 @@
 """ShardTrainer: transformers.Trainer, fed by a ShardLoader that accelerate never touches.
 
-    trainer = ShardTrainer(model=model, args=training_args, shards="out/")
-    trainer.train()
+    trainer = ShardTrainer(model=model, args=training_args, shards="out/", validation_shards="out/")
+    trainer.train(resume_from_checkpoint=True)
 
 Everything else, DDP, FSDP, bf16, accumulation, schedules, logging, is Trainer's own, set by its own arguments.
 """
 
+import logging
+import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from transformers import Trainer
+import torch
+import transformers.trainer
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import TrainOutput
 
+from shard_writer.errors import SettingError
 from shard_writer.manifest import Manifest
+from train import checkpoint, evaluate
 from train.feed import Feed
 from train.loader import ShardLoader
 from train.models import check_model
+from train.plan import describe, steps_for
 from train.select import select_shards
+from train.world import World
+
+_log = logging.getLogger("train")
+Shards = str | os.PathLike[str] | Manifest
 
 
 class ShardTrainer(Trainer):
-    """A Trainer whose training data is a set of shards.
+    """A Trainer whose training and validation data are sets of shards.
 
-    shards: as ShardLoader takes them. streams, order: likewise; the seed of the order is args.data_seed (0 if None). All other arguments
-    are Trainer's. Raises SetError when the model does not fit the data.
+    shards: as ShardLoader takes them; streams, order and separate_documents likewise; the seed of the order is args.data_seed (0 if
+    None). validation_shards: a set, or shards of one; of a set with a split `validation`, that split. max_tokens: a budget, in place
+    of args.max_steps. All other arguments are Trainer's. Raises SetError when the model does not fit the data, SettingError for
+    settings that do not fit each other.
     """
 
     def __init__(
         self,
-        *args: Any,
-        shards: str | os.PathLike[str] | Manifest,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        *,
+        shards: Shards,
+        validation_shards: Shards | None = None,
         order: str = "epoch",
         streams: int | None = None,
+        separate_documents: bool = False,
+        max_tokens: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        self.manifest = shards if isinstance(shards, Manifest) else select_shards(shards)
+        self.validation = _validation(validation_shards)
+        super().__init__(model, args, eval_dataset=self.validation, **kwargs)
+        network: Any = self.model
+        for manifest in filter(None, (self.manifest, self.validation)):
+            check_model(manifest, network)
         if self.args.ddp_find_unused_parameters is None:
             self.args.ddp_find_unused_parameters = False  # a causal language model uses all: spare DDP the search
-        self.manifest = shards if isinstance(shards, Manifest) else select_shards(shards)
-        check_model(self.manifest, self.model)
-        self.feed = Feed(self._loader(order, streams))
-        self._logged = (time.perf_counter(), 0.0, 0)  # when, seconds waited and steps done at the last line of the log
+        if separate_documents:
+            network.config.use_cache = False  # with a cache, attention would not stop at documents
+        self._separate_documents = separate_documents
+        self._max_tokens = max_tokens
+        self.feed = Feed(self._make_loader(order, streams))
+        self._resumed_step = 0
+        self._logged = (0.0, 0.0, 0)  # when, seconds waited and steps done at the last line of the log
+        self._check_end()
 
-    def _loader(self, order: str, streams: int | None) -> ShardLoader:
+    def _make_loader(self, order: str, streams: int | None) -> ShardLoader:
         args = self.args
         return ShardLoader(
             self.manifest,
@@ -54,19 +85,152 @@ class ShardTrainer(Trainer):
             num_workers=args.dataloader_num_workers,
             streams=streams,
             global_batch_size=self.get_total_train_batch_size(args),
+            separate_documents=self._separate_documents,
         )
+
+    def _check_end(self) -> None:
+        """Raises SettingError when the run has two ends, or none."""
+        if self._max_tokens is not None and self.args.max_steps > 0:
+            raise SettingError(f"max_tokens: {self._max_tokens} and max_steps: {self.args.max_steps}; give one of them")
+        if self.feed.loader.endless and self._max_tokens is None and self.args.max_steps <= 0:
+            raise SettingError(f"order {self.feed.loader.order.kind!r} has no end; set max_steps or max_tokens")
 
     def get_train_dataloader(self) -> Any:
         """The feed: as it is not a DataLoader, neither Trainer nor accelerate splits it again."""
         return self.feed
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train, from the start or from a checkpoint's next unseen sequence; True takes the last whole one, if there is any."""
+        folder = checkpoint.find(Path(str(self.args.output_dir)), resume_from_checkpoint)
+        loader = self.feed.loader
+        if folder is not None:
+            state = checkpoint.read_position(folder)
+            loader.load_state_dict(state)
+            self._resumed_step = state["step"]
+        if self._max_tokens is not None:
+            self.args.max_steps = self._resumed_step + self._steps_left(self._max_tokens)
+        if self.is_world_process_zero():
+            for line in describe(self.manifest, loader.order, loader.plan, loader.world):
+                _log.info(line)
+            if folder is not None:
+                place = (self._resumed_step, loader.epoch, loader.position)
+                _log.info("going on from %s: step %d, epoch %d, sample %d", folder, *place)
+        self._logged = (time.perf_counter(), self.feed.waited, self._resumed_step)
+        return super().train(str(folder) if folder else None, *args, **kwargs)
+
+    def _steps_left(self, max_tokens: int) -> int:
+        """Steps until a budget of tokens is spent, what the checkpoint has behind it counted."""
+        loader, seq_length = self.feed.loader, self.manifest.info.seq_length
+        done = loader.consumed * seq_length
+        return steps_for(max_tokens, loader.plan.global_batch_size, seq_length, done)
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> Any:
+        """Trainer's numbers of epochs and steps, made true for a run that goes on, maybe with another global batch."""
+        epochs, steps_per_epoch, *others, max_steps = super().set_initial_training_values(args, dataloader)
+        loader, step = self.feed.loader, self._resumed_step
+        if step and not loader.endless:
+            done = loader.epoch * steps_per_epoch + loader.position // loader.plan.global_batch_size
+            if args.max_steps <= 0:
+                max_steps = step + max(0, max_steps - done)
+            epochs = max(epochs, math.ceil((done + max_steps - step) / steps_per_epoch))
+        if max_steps <= step > 0:
+            epochs = 0  # all is done: Trainer would take one step more
+        return epochs, steps_per_epoch, *others, max_steps
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Epochs, and batches of the epoch under way, that are done: from the position, not from the number of steps."""
+        super()._init_training_state(*args, **kwargs)
+        loader = self.feed.loader
+        if loader.endless:  # for Trainer all of it is epoch 0
+            return 0, self.state.global_step * self.args.gradient_accumulation_steps
+        batches = loader.position // loader.plan.global_batch_size * self.args.gradient_accumulation_steps
+        return loader.epoch, batches
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Trainer's epoch, without the replay: the feed already stands at the next unseen sequence."""
+        with _no_replay():
+            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Put the position into the checkpoint before Trainer writes what makes it look complete."""
+        if self.is_world_process_zero():
+            folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
+            checkpoint.write_position(folder, self.feed.loader.state_dict(), self.state.global_step)
+        self._wait_for_everyone()
+        super()._save_checkpoint(*args, **kwargs)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Trainer's, and then wait, so that rank 0 does not complete a checkpoint that others still write to."""
+        super()._save_rng_state(output_dir)
+        self._wait_for_everyone()
+
+    def _wait_for_everyone(self) -> None:
+        self.accelerator.wait_for_everyone()
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Mean loss over every token of the validation set and its perplexity: the same number on any number of ranks."""
+        manifest: Manifest | None = self.validation if eval_dataset is None else eval_dataset
+        if manifest is None:
+            raise SettingError("evaluate: no validation set; give ShardTrainer validation_shards")
+        start = time.perf_counter()
+        loss, tokens = self._mean_loss(manifest)
+        metrics = {
+            f"{metric_key_prefix}_loss": loss,
+            f"{metric_key_prefix}_perplexity": evaluate.perplexity(loss),
+            f"{metric_key_prefix}_sequences": int(manifest.num_sequences.sum()),
+            f"{metric_key_prefix}_tokens": tokens,
+            f"{metric_key_prefix}_runtime": round(time.perf_counter() - start, 4),
+        }
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _mean_loss(self, manifest: Manifest) -> tuple[float, int]:
+        """Mean loss over all predicted tokens of a set and their number. Collective: all ranks call it."""
+        total = evaluate.LossSum()
+        model: Any = self.model_wrapped if self.is_fsdp_enabled else self.model
+        was_training = model.training
+        model.eval()
+        batches = evaluate.batches(
+            manifest,
+            World(self.args.process_index, self.args.world_size),
+            self.args.eval_batch_size,
+            separate_documents=self._separate_documents,
+        )
+        for batch in batches:
+            with torch.no_grad(), self.compute_loss_context_manager():
+                loss = model(**self._prepare_inputs(batch), use_cache=False).loss
+            total.add(float(loss), batch["labels"])
+        model.train(was_training)
+        return total.over_ranks()
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add tokens per second and the share of time spent waiting for data since the last line."""
         if "loss" in logs:
-            now, waited, steps = time.perf_counter(), self.feed.waited, self.state.global_step
-            seconds, before = now - self._logged[0], self._logged
-            self._logged = (now, waited, steps)
-            tokens = (steps - before[2]) * self.feed.loader.plan.global_batch_size * self.manifest.info.seq_length
+            loader, (when, waited, step) = self.feed.loader, self._logged
+            self._logged = (time.perf_counter(), self.feed.waited, self.state.global_step)
+            seconds = self._logged[0] - when
+            tokens = (self.state.global_step - step) * loader.plan.global_batch_size * self.manifest.info.seq_length
             logs["tokens_per_second"] = round(tokens / seconds)
-            logs["data_wait"] = round((waited - before[1]) / seconds, 5)
+            logs["data_wait"] = round((self.feed.waited - waited) / seconds, 5)
+            if loader.endless:
+                self.state.epoch = round(loader.position / loader.plan.rows, 5)
         super().log(logs, start_time)
+
+
+def _validation(shards: Shards | None) -> Manifest | None:
+    return shards if shards is None or isinstance(shards, Manifest) else select_shards(shards, prefer="validation")
+
+
+@contextmanager
+def _no_replay() -> Iterator[None]:
+    """Trainer skips the batches of the epoch that are done by reading them again; a Feed needs none of that."""
+    module: Any = transformers.trainer
+    original = module.skip_first_batches
+    module.skip_first_batches = lambda loader, *_: loader
+    try:
+        yield
+    finally:
+        module.skip_first_batches = original

@@ -58,6 +58,10 @@ class World:
         """The same, turned so that rank 0 takes sample number `sample`, rank 1 the next one, and so on."""
         return replace(self, rank=(self.rank + sample) % self.world_size)
 
+    def with_worker(self, worker: int) -> "World":
+        """The same as another worker of the same rank."""
+        return replace(self, worker=worker)
+
     def sees(self, split: Stage) -> Stage:
         """A WebDataset splitter as a pipeline stage that this world, and not the process's environment, decides."""
 

@@ -1,0 +1,183 @@
+"""The order of reading: cutting, dealing and sharing are arithmetic, and so are their tests."""
+
+import random
+
+import numpy as np
+import pytest
+
+from shard_writer.errors import SettingError
+from train import order as orders
+from train.order import Units, build, cut, default_streams, share
+
+RANDOM = random.Random(20)
+UNEVEN = [
+    [1, 2, 3, 4, 5, 6, 7],
+    [1, 400],
+    [100, 1, 1, 1, 1],
+    [0, 5, 3],
+    [64] * 7 + [3],
+    *[[RANDOM.randint(1, top) for _ in range(RANDOM.randint(1, 12))] for top in (2, 9, 50, 300) for _ in range(4)],
+]
+CUTS = [(sizes, streams) for sizes in UNEVEN for streams in (1, 2, 3, 5, 8) if streams <= sum(sizes)]
+
+
+def rows_of(units: Units) -> list[tuple[int, int]]:
+    """(shard, row) of every row of every unit."""
+    return [
+        (shard, row)
+        for shard, start, length in zip(units.shard.tolist(), units.start.tolist(), units.length.tolist(), strict=True)
+        for row in range(start, start + length)
+    ]
+
+
+@pytest.mark.parametrize(("sizes", "streams"), CUTS, ids=str)
+def test_units_hold_every_row_once_and_differ_by_one_row(sizes: list[int], streams: int) -> None:
+    units = cut(sizes, streams)
+    assert sorted(rows_of(units)) == [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
+    assert len(units) % streams == 0
+    assert 1 <= units.length.min() <= units.length.max() <= units.length.min() + 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "streams"),
+    [([4] * 8, 8), ([4] * 8, 4), ([4] * 8, 1), ([5, 4, 5, 4], 2), ([4, 4, 4, 3], 4), ([1], 1), ([7], 1)],
+)
+def test_shards_that_fit_stay_whole(sizes: list[int], streams: int) -> None:
+    units = cut(sizes, streams)
+    assert units.shard.tolist() == list(range(len(sizes)))
+    assert units.start.tolist() == [0] * len(sizes)
+    assert units.length.tolist() == sizes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "streams", "lengths"),
+    [
+        ([4, 4, 4], 2, [2] * 6),
+        ([4, 4, 4], 4, [1, 1, 1, 1, 2, 2, 2, 2]),
+        ([8], 4, [2, 2, 2, 2]),
+        ([10], 4, [3, 3, 2, 2]),
+        ([8, 4], 3, [4, 4, 4]),
+        ([3, 7], 3, [3, 4, 3]),
+    ],
+)
+def test_shards_that_do_not_fit_are_cut_into_equal_ranges(sizes: list[int], streams: int, lengths: list[int]) -> None:
+    assert cut(sizes, streams).length.tolist() == lengths
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_shards_are_cut_no_finer_than_needed(streams: int) -> None:
+    for sizes in ([a, b, c] for a in range(1, 8) for b in range(1, 8) for c in range(1, 8)):
+        coarsest = next((n for n in range(streams, sum(sizes) + 1, streams) if can_be_cut(sizes, n)), None)
+        if coarsest is not None:  # None: next to no shard has a second row, see below
+            assert len(cut(sizes, streams)) == coarsest, sizes
+
+
+def can_be_cut(sizes: list[int], number: int) -> bool:
+    """Whether there are `number` pieces of equal length up to one row, by trying every length."""
+    for length in range(1, max(sizes) + 1):
+        ways = [[n for n in range(1, size + 1) if n * length <= size <= n * (length + 1)] for size in sizes]
+        if any(a + b + c == number for a in ways[0] for b in ways[1] for c in ways[2]):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("sizes", "streams"), [([1, 1, 1], 2), ([1] * 193, 192), ([1, 1, 2, 1, 1], 4)])
+def test_shards_of_one_row_can_be_dealt_to_any_number_of_streams(sizes: list[int], streams: int) -> None:
+    units = cut(sizes, streams)
+    assert sorted(rows_of(units)) == [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
+    assert len(units) % streams == 0
+    assert units.length.max() <= units.length.min() + 1
+
+
+def test_fewer_rows_than_streams_are_refused_with_the_numbers() -> None:
+    with pytest.raises(SettingError, match=r"5 sequences for 6 streams.*use fewer ranks × workers or more data"):
+        cut([2, 3], 6)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_share_is_what_dealing_in_turn_gives(parts: int) -> None:
+    for start, stop in [(0, 0), (0, 20), (3, 20), (5, 6), (13, 13), (6, 29)]:
+        for part in range(parts):
+            assert list(share(start, stop, part, parts)) == [
+                j for j in range(stop + 1) if start <= j * parts + part < stop
+            ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "readers", "streams"),
+    [
+        (10**9, 1, 192),
+        (10**9, 64, 192),
+        (10**9, 5, 960),
+        (10**9, 256, 768),
+        (192, 1, 192),
+        (8, 8, 8),
+        (16, 2, 16),
+        (15, 2, 2),  # each of 2, 4 and 6 leaves out at least a row; the least, and of those the most streams
+        (300, 4, 12),
+        (7, 7, 7),
+    ],
+)
+def test_default_streams_of_known_sets(rows: int, readers: int, streams: int) -> None:
+    assert default_streams(rows, readers) == streams
+
+
+@pytest.mark.parametrize("readers", [1, 2, 3, 4, 5, 7, 8, 24, 96])
+def test_default_streams_fit_the_readers_and_leave_every_stream_a_row(readers: int) -> None:
+    for rows in [readers, readers + 1, 100, 384, 600, 1000, 12345]:
+        if rows < readers:
+            continue
+        streams = default_streams(rows, readers)
+        assert streams % readers == 0
+        assert np.lcm(192, readers) % streams == 0
+        assert streams <= rows
+
+
+def test_fewer_rows_than_readers_are_refused_with_the_numbers() -> None:
+    with pytest.raises(SettingError, match="3 sequences for 4 ranks × workers"):
+        default_streams(3, 4)
+
+
+@pytest.mark.parametrize(("sizes", "streams"), CUTS, ids=str)
+def test_streams_differ_by_one_row_and_are_read_to_the_last_whole_round(sizes: list[int], streams: int) -> None:
+    order = build(sizes, seed=3, readers=1, streams=streams)
+    for epoch in range(3):
+        dealt = order.dealt(epoch)
+        assert sorted(dealt.tolist()) == list(range(len(order.units)))
+        lengths = order.units.length[dealt].reshape(-1, streams).sum(axis=0)
+        assert order.rounds == lengths.min() >= lengths.max() - 1
+    assert order.rows == sum(sizes)
+    assert order.rows - streams < order.samples == order.rounds * streams <= order.rows
+
+
+def test_the_rows_of_a_unit_are_permuted_inside_it() -> None:
+    order = build([40, 41, 40, 41], seed=0, readers=1, streams=8)
+    for unit, (start, length) in enumerate(zip(order.units.start, order.units.length, strict=True)):
+        assert sorted(order.unit_rows(5, unit).tolist()) == list(range(start, start + length))
+
+
+@pytest.mark.parametrize(("epoch", "seed"), [(1, 0), (0, 1), (1, 1)])
+def test_every_epoch_and_seed_has_its_own_order(epoch: int, seed: int) -> None:
+    first, other = (build([32] * 24, seed=s, readers=1, streams=4) for s in (0, seed))
+    assert first.dealt(0).tolist() == build([32] * 24, seed=0, readers=2, streams=4).dealt(0).tolist()
+    assert first.dealt(0).tolist() != other.dealt(epoch).tolist()
+    assert first.unit_rows(0, 7).tolist() != other.unit_rows(epoch, 7).tolist()
+    assert first.unit_rows(0, 7).tolist() != first.unit_rows(0, 8).tolist()
+
+
+def test_a_stream_does_not_keep_its_units() -> None:
+    order = build([4] * 64, seed=0, readers=1, streams=4)
+    mine = [set(order.dealt(epoch)[0::4].tolist()) for epoch in range(8)]
+    assert len(set.union(*mine)) > 48
+    assert len({frozenset(units) for units in mine}) == 8
+
+
+@pytest.mark.parametrize(("streams", "readers"), [(6, 4), (0, 1), (-2, 1)])
+def test_streams_that_cannot_be_dealt_are_refused(streams: int, readers: int) -> None:
+    with pytest.raises(SettingError, match=f"streams: {streams} cannot be dealt to {readers} ranks × workers"):
+        orders.check_streams(streams, readers)
+
+
+def test_the_refusal_of_streams_names_the_readers_that_work() -> None:
+    with pytest.raises(SettingError, match=r"streams: 6 .* that work: \[1, 2, 3, 6\]"):
+        build([100], seed=0, readers=4, streams=6)

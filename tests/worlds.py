@@ -1,0 +1,100 @@
+"""Whole jobs in one process: the loaders of all ranks side by side, DataLoader workers played by hand.
+
+`canonical` is the order of reading again, slowly, as the design has it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from shard_writer import Manifest
+from train import ShardLoader
+from train.batches import rebatch
+from train.dataset import Block, ShardRows, Span
+from train.order import Order
+
+Batches = list[list[int]]  # the sequence numbers of each batch of one rank
+
+
+def job(manifest: Manifest, world_size: int, **settings: Any) -> list[ShardLoader]:
+    """The loaders of all ranks."""
+    return [ShardLoader(manifest, rank=rank, world_size=world_size, **settings) for rank in range(world_size)]
+
+
+def rest_of_epoch(loader: ShardLoader, block_rows: int = 5) -> Batches:
+    """What a loader has yet to yield in its epoch; where it has workers they are played, and it stays where it is."""
+    blocks = _played(loader, block_rows) if loader.world.num_workers else _read(loader)
+    return [_numbers(*block) for block in blocks]
+
+
+def steps_of(ranks: list[Batches], global_batch_size: int) -> Batches:
+    """The sequences of each optimizer step of the job, sorted."""
+    batches = [list(chain(*turn)) for turn in zip(*ranks, strict=True)]
+    size = global_batch_size // len(batches[0]) if batches else 1
+    assert len(batches) % size == 0, "an epoch ends on a whole global batch"
+    return [sorted(chain(*batches[i : i + size])) for i in range(0, len(batches), size)]
+
+
+def canonical(manifest: Manifest, order: Order, epoch: int) -> list[int]:
+    """The sequence of each sample of an epoch: one row from every stream in turn, until the shortest stream ends."""
+    dealt = order.dealt(epoch).tolist()
+    streams = [
+        [
+            int(manifest.first_sequences[order.units.shard[unit]]) + row
+            for unit in dealt[stream :: order.streams]
+            for row in order.unit_rows(epoch, unit).tolist()
+        ]
+        for stream in range(order.streams)
+    ]
+    return [number for turn in zip(*streams, strict=False) for number in turn]
+
+
+def canonical_steps(samples: list[int], global_batch_size: int) -> Batches:
+    """The sequences of each whole global batch, sorted."""
+    whole = len(samples) // global_batch_size * global_batch_size
+    return [sorted(samples[start : start + global_batch_size]) for start in range(0, whole, global_batch_size)]
+
+
+def layouts(streams: int, global_batch_size: int) -> Iterator[tuple[int, int, int]]:
+    """(ranks, workers, batch size) of every job that reads these streams with this global batch."""
+    for ranks in (1, 2, 3, 4, 8):
+        for workers in (0, 1, 2, 3):
+            if streams % (ranks * max(1, workers)) == 0:
+                each = global_batch_size // ranks
+                yield from ((ranks, workers, size) for size in {math.gcd(each, 4), each})
+
+
+def _read(loader: ShardLoader) -> Iterator[Block]:
+    for batch in loader:
+        assert batch["labels"] is batch["input_ids"]
+        yield loader.sample_numbers, batch["input_ids"].numpy()
+
+
+def _played(loader: ShardLoader, block_rows: int) -> Iterator[Block]:
+    """As a DataLoader has it: each worker in turn hands over a block, and those at their end are passed over."""
+    position, info = loader.state_dict()["position"], loader.manifest.info
+    span = Span(loader.epoch, position, position + loader.plan.usable(loader.order.samples - position))
+    workers = [
+        iter(ShardRows(loader.manifest, loader.order, replace(loader.world, worker=worker), span, block_rows, dtype))
+        for worker in range(loader.world.num_workers)
+        for dtype in [info.row_format.dtype]
+    ]
+    return rebatch(_in_turn(workers), len(workers), loader.batch_size, info.seq_length)
+
+
+def _in_turn(workers: list[Iterator[Block]]) -> Iterator[Block]:
+    while workers:
+        blocks = [(worker, next(worker, None)) for worker in workers]
+        yield from (block for _, block in blocks if block is not None)
+        workers = [worker for worker, block in blocks if block is not None]
+
+
+def _numbers(numbers: Any, ids: Any) -> list[int]:
+    """The numbers of a batch of a marked set, once its ids have been seen to be those."""
+    assert ids.dtype == np.int64
+    assert np.array_equal(ids, np.repeat(numbers[:, None], ids.shape[1], axis=1))
+    return [int(number) for number in numbers]

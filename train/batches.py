@@ -1,0 +1,47 @@
+"""What happens to rows in memory: interleaving those of several workers, position ids. No files, no torch."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.dataset import Block
+
+
+def rebatch(blocks: Iterator[Block], workers: int, batch_size: int, seq_length: int) -> Iterator[Block]:
+    """Interleave the workers' rows, one from each in turn, into int64 batches of batch_size; an unfilled one is not yielded.
+
+    blocks: one block of each worker in turn, all of equal size but the last round's.
+    """
+    numbers, ids = _empty(batch_size, seq_length)
+    filled = 0
+    while turn := [block for _ in range(workers) if (block := next(blocks, None)) is not None]:
+        taken, total = 0, sum(len(block[0]) for block in turn)
+        while taken < total:
+            count = min(batch_size - filled, total - taken)
+            for lane in range(min(workers, count)):
+                row, worker = divmod(taken + lane, workers)
+                target = range(filled + lane, filled + count, workers)
+                source = slice(row, row + len(target))
+                numbers[target.start : target.stop : workers] = turn[worker][0][source]
+                ids[target.start : target.stop : workers] = turn[worker][1][source]
+            filled, taken = filled + count, taken + count
+            if filled == batch_size:
+                yield numbers, ids
+                numbers, ids = _empty(batch_size, seq_length)
+                filled = 0
+
+
+def _empty(batch_size: int, seq_length: int) -> Block:
+    return np.empty(batch_size, np.int64), np.empty((batch_size, seq_length), np.int64)
+
+
+def position_ids(ids: NDArray[np.int64], eos_token_id: int) -> NDArray[np.int64]:
+    """Positions that restart behind each EOS: shape as ids, (batch, seq_length), int64.
+
+    Without an attention mask, transformers takes such positions for packed documents and keeps attention inside each.
+    """
+    place = np.arange(ids.shape[1], dtype=np.int64)
+    starts = np.zeros_like(ids)
+    starts[:, 1:] = np.where(ids[:, :-1] == eos_token_id, place[1:], 0)
+    return place - np.maximum.accumulate(starts, axis=1)
