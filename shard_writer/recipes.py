@@ -9,7 +9,7 @@ import json
 from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -33,6 +33,7 @@ def parse(types: Sequence[type], section: str, argv: Sequence[str], prog: str, d
         formatter_class=_Help,
         allow_abbrev=False,
     )
+    parser.error = _refuse  # type: ignore[method-assign]
     parser.add_argument(
         "--config",
         metavar="RECIPE",
@@ -55,6 +56,11 @@ def parse(types: Sequence[type], section: str, argv: Sequence[str], prog: str, d
     if unknown:
         raise SettingError(f"{unknown[0]!r} belongs to no flag; --help lists them")
     return tuple(parsed[: len(types)])
+
+
+def _refuse(message: str) -> NoReturn:
+    """Instead of argparse's way out, which prints more than a hundred flags before the reason."""
+    raise SettingError(f"{message}; --help lists all flags")
 
 
 class _Help(ArgumentDefaultsHelpFormatter):

@@ -96,9 +96,13 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path, place: str) -> No
         select_shards(tmp_path / place)
 
 
+def test_a_set_without_the_split_preferred_gives_its_first(folder: Path) -> None:
+    assert {entry.split for entry in select_shards(folder, prefer="validation").shards} == {"train"}
+
+
 def test_an_unknown_split_is_refused(folder: Path) -> None:
     with pytest.raises(SetError, match=r"no split 'validation'; there are \['train'\]"):
-        select_shards(folder, split="validation")
+        select_shards(folder).split("validation")
 
 
 @pytest.mark.parametrize(("shards", "rows"), [(0, 0), (2, 0)])

@@ -182,7 +182,7 @@ def test_what_is_wrong_is_told_in_one_line(
 
 
 def test_a_run_tells_its_plan_and_its_result(
-    manifest: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    manifest: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     flags = {
         "shards": str(manifest.root),
@@ -195,9 +195,9 @@ def test_a_run_tells_its_plan_and_its_result(
     }
     quiet = ["--use_cpu", "true", "--report_to", "none", "--save_strategy", "no", "--disable_tqdm", "true"]
     assert main([word for flag, value in flags.items() for word in (f"--{flag}", value)] + quiet) == 0
-    lines = capsys.readouterr().out
+    lines = caplog.text + capsys.readouterr().out
     assert "41 sequences × 8 tokens in 4 shards" in lines
-    assert "4 shards are cut into 20 row ranges for 5 streams" in lines
+    assert "4 shards are cut into 20 row ranges, as 5 streams" in lines
     assert "global batch 6 = 1 ranks × 2 × 3 accumulated; 6 steps an epoch" in lines
     assert "left out of each epoch, another choice each time: 5 of 41 sequences" in lines
     assert "sequences read: rank 0: 72" in lines
@@ -207,5 +207,12 @@ def test_a_run_tells_its_plan_and_its_result(
 
 def test_the_flags_are_these() -> None:
     """Adding one is a decision."""
-    assert set(DataArguments.__dataclass_fields__) == {"shards", "order", "streams"}
+    assert set(DataArguments.__dataclass_fields__) == {
+        "shards",
+        "validation_shards",
+        "order",
+        "streams",
+        "separate_documents",
+        "max_tokens",
+    }
     assert set(ModelArguments.__dataclass_fields__) == {"model_name_or_path", "model_config", "attn_implementation"}

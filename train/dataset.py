@@ -135,7 +135,7 @@ class ShardRows(IterableDataset[Block]):
     @cached_property
     def _unit_names(self) -> list[str]:
         """Units as the names that WebDataset draws from."""
-        return [str(unit) for unit in range(len(self.order.units))]
+        return [str(unit) for unit in range(self.order.drawable)]
 
     def _read(self, unit: int, rows: NDArray[np.int64]) -> Iterator[Row]:
         """Rows of a unit as views of its shard."""

@@ -29,7 +29,10 @@ def build_model(arguments: ModelArguments, info: DatasetInfo) -> PreTrainedModel
             ) from None
     else:
         config = _new_config(str(arguments.model_config), info)
-        model = AutoModelForCausalLM.from_config(config, **options)  # type: ignore[no-untyped-call]
+        try:
+            model = AutoModelForCausalLM.from_config(config, **options)  # type: ignore[no-untyped-call]
+        except ValueError as error:
+            raise SettingError(f"model_config: {error}") from None
     built: PreTrainedModel = model
     return built
 

@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 class Units:
     """Row ranges of shards, all of `length` q or q + 1; each array (units,) int64.
 
-    Unit u is rows start[u] … start[u] + length[u] - 1 of shard[u].
+    Unit u is rows start[u] … start[u] + length[u] - 1 of shard[u]. Units of no row, if any, come last.
     """
 
     shard: Ints
@@ -95,8 +95,13 @@ class Order:
 
     @property
     def drawn_rows(self) -> int:
-        """Rows that a stream reads of each unit it draws: those of the shortest."""
-        return int(self.units.length.min())
+        """Rows that a stream reads of each unit it draws: those of the shortest that has any."""
+        return int(self.units.length[: self.drawable].min())
+
+    @property
+    def drawable(self) -> int:
+        """Units that have rows."""
+        return int(np.count_nonzero(self.units.length))
 
     def draw_seed(self, stream: int, block: int) -> int:
         """The seed of draws number block × DRAWS and following of a stream; a hash, so that no two streams or blocks are alike."""
@@ -129,7 +134,9 @@ def cut(rows: Sequence[int] | Ints, streams: int) -> Units:
         )
     kinds, counts = np.unique(sizes, return_counts=True)
     numbers = range(-(-len(sizes) // streams) * streams, total + 1, streams)
-    number = next(number for number in numbers if _can_be_cut(kinds, counts, number))
+    number = next((number for number in numbers if _can_be_cut(kinds, counts, number)), None)
+    if number is None:
+        return _row_by_row(sizes, -total % streams)
     least, most = _piece_bounds(sizes, total // number)
     pieces = least + np.diff(np.minimum(np.cumsum(most - least), number - least.sum()), prepend=0)
     shard = np.repeat(np.arange(len(sizes)), pieces)
@@ -137,6 +144,13 @@ def cut(rows: Sequence[int] | Ints, streams: int) -> Units:
     short, longer = np.divmod(sizes, np.maximum(pieces, 1))
     start = place * short[shard] + np.minimum(place, longer[shard])
     return Units(shard, start, short[shard] + (place < longer[shard]))
+
+
+def _row_by_row(sizes: Ints, empty: int) -> Units:
+    """A unit for each row, and `empty` units of none."""
+    shard = np.repeat(np.arange(len(sizes)), sizes)
+    start = np.arange(len(shard)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return Units(np.pad(shard, (0, empty)), np.pad(start, (0, empty)), np.pad(np.ones_like(shard), (0, empty)))
 
 
 def _piece_bounds(sizes: Ints, length: int) -> tuple[Ints, Ints]:

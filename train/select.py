@@ -49,6 +49,10 @@ def select_shards(shards: str | os.PathLike[str], prefer: str = DEFAULT_SPLIT) -
 
 def _split_of(manifest: Manifest, prefer: str) -> Manifest:
     names = [entry.split for entry in manifest.shards]
+    if not names:
+        raise SetError(
+            f"{manifest.root}: its manifest lists no shard, so there is nothing to train on; write the set again"
+        )
     return manifest.split(prefer if prefer in names else names[0])
 
 
