@@ -29,6 +29,7 @@ def parse(types: Sequence[type], section: str, argv: Sequence[str], prog: str, d
     parser = HfArgumentParser(
         list(types),  # type: ignore[arg-type]
         prog=prog,
+        usage=f"{prog} [--config RECIPE] [--flag value …]",
         description=description,
         formatter_class=_Help,
         allow_abbrev=False,
