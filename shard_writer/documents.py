@@ -1,6 +1,6 @@
 """From a task to its documents: readers for each kind of input, in batches of bounded size.
 
-A reader is a small frozen value that travels to a worker; `read` yields lists of texts, each about BATCH_BYTES. What
+A reader is a small frozen value that travels to a worker; `read` yields batches of texts, each about BATCH_BYTES. What
 cannot be a document goes to `Bad`, which either stops the run with file and line or counts it by reason. Null and empty
 texts are always counted and passed over.
 """
@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, Any, Protocol
+from typing import IO, Any, ClassVar, Protocol
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from shard_writer.errors import InputError
 
@@ -42,21 +44,43 @@ class Bad:
             _log.warning("skipped: %s: %s", place(index), detail)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Documents that stand together in the input, in order, and where each comes from."""
+
+    texts: list[str]
+    rows: NDArray[np.int64]  # (documents,): rows (lines, files) of the batch before its own, left-out ones counted
+    size: int  # rows of the batch
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
 class Reader(Protocol):
     """A part of the input that one worker reads from start to end."""
+
+    first_place: ClassVar[int]  # number of a source's first row: lines count from 1, rows from 0
 
     @property
     def size(self) -> int:
         """Bytes of input, for the progress bar."""
 
-    def read(self, column: str, bad: Bad) -> Iterator[list[str]]:
-        """The documents in order, in batches."""
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the documents come from: the name of the one file or data set, or, with a document a file, of each file."""
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
+        """The documents in order, in batches that cover all rows of the part."""
 
 
 @dataclass(frozen=True)
 class JsonLines:
     """The lines of a JSONL file that start in bytes `start` … `stop - 1`."""
 
+    first_place: ClassVar[int] = 1
     path: str
     start: int
     stop: int
@@ -66,7 +90,12 @@ class JsonLines:
         """Bytes of input."""
         return self.stop - self.start
 
-    def read(self, column: str, bad: Bad) -> Iterator[list[str]]:
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See Reader."""
+        return (self.path,)
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
         with open(self.path, "rb") as file:
             for offset, block in line_blocks(file, self.start, self.stop):
@@ -77,6 +106,7 @@ class JsonLines:
 class CompressedJsonLines:
     """A whole compressed JSONL file, of one or several frames or members."""
 
+    first_place: ClassVar[int] = 1
     path: str
 
     @property
@@ -84,7 +114,12 @@ class CompressedJsonLines:
         """Bytes of input."""
         return os.path.getsize(self.path)
 
-    def read(self, column: str, bad: Bad) -> Iterator[list[str]]:
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See Reader."""
+        return (self.path,)
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
         line, rest = 0, b""
         for block in decompressed(self.path):
@@ -99,12 +134,18 @@ class CompressedJsonLines:
 class ParquetGroups:
     """Row groups `start` … `stop - 1` of a Parquet file; `size` is their uncompressed bytes."""
 
+    first_place: ClassVar[int] = 0
     path: str
     start: int
     stop: int
     size: int
 
-    def read(self, column: str, bad: Bad) -> Iterator[list[str]]:
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See Reader."""
+        return (self.path,)
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
         import pyarrow.parquet as pq
 
@@ -124,33 +165,46 @@ class ParquetGroups:
 class TextFiles:
     """Text or source files, one document each, kept byte for byte but for a leading BOM; compressed ones are unpacked."""
 
+    first_place: ClassVar[int] = 0
     paths: tuple[str, ...]
     size: int
 
-    def read(self, column: str, bad: Bad) -> Iterator[list[str]]:
+    @property
+    def sources(self) -> tuple[str, ...]:
         """See Reader."""
-        batch: list[str] = []
+        return self.paths
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
+        """See Reader."""
+        files: list[list[str]] = []  # of each file its document, if it is one
         held = 0
         for path in self.paths:
             content = b"".join(decompressed(path)) if compression(path) else read_bytes(path)
-            batch += _decode(content.removeprefix(_BOM), bad, path)
+            files.append(_decode(content.removeprefix(_BOM), bad, path))
             held += len(content)
             if held >= BATCH_BYTES:
-                yield batch
-                batch, held = [], 0
-        yield batch
+                yield _joined(files)
+                files, held = [], 0
+        yield _joined(files)
 
 
 @dataclass(frozen=True)
 class DatasetRows:
     """Shard `index` of `count` of a `datasets` data set, or, of one with random access, its rows `index` … `count - 1`."""
 
+    first_place: ClassVar[int] = 0
+    name: str
     dataset: Any
     index: int
     count: int
     size: int
 
-    def read(self, column: str, bad: Bad) -> Iterator[list[str]]:
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See Reader."""
+        return (self.name,)
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
         random_access = hasattr(self.dataset, "select")
         if random_access:
@@ -174,11 +228,18 @@ class DatasetRows:
 class Values:
     """Texts already in memory: a chunk of an iterable that the main process walks."""
 
+    first_place: ClassVar[int] = 0
+    name: str
     values: list[Any]
     first: int
     size: int
 
-    def read(self, column: str, bad: Bad) -> Iterator[list[str]]:
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See Reader."""
+        return (self.name,)
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
         yield clean(self.values, bad, partial(_row, "data set, row ", self.first))
 
@@ -190,26 +251,32 @@ def missing_column(column: str, present: Sequence[str], where: str) -> InputErro
     )
 
 
-def clean(values: Sequence[Any], bad: Bad, place: Place, *, first: int = 0, valid: bool = False) -> list[str]:
-    """The documents among `values`: texts that are not empty and can be encoded (`valid`: known to be so).
-
-    values[i] is row first + i of `place`.
-    """
+def clean(values: Sequence[Any], bad: Bad, place: Place, *, valid: bool = False) -> Batch:
+    """The documents among `values`: texts that are not empty and can be encoded (`valid`: known to be so)."""
     if all(type(value) is str and value and (valid or value.isascii()) for value in values):
-        return list(values)
-    texts = []
-    for index, value in enumerate(values, first):
-        if value is None:
-            bad.skipped["without text"] += 1
-        elif not isinstance(value, str):
-            bad.report("not text", place, index, f"text wanted, found {type(value).__name__} {value!r:.60}")
-        elif not value:
-            bad.skipped["empty"] += 1
-        elif not (valid or encodable(value)):
-            bad.report("lone surrogate", place, index, "half of a surrogate pair, which is no Unicode text")
-        else:
-            texts.append(value)
-    return texts
+        return Batch(list(values), np.arange(len(values)), len(values))
+    return _joined([_text(value, bad, place, index, valid) for index, value in enumerate(values)])
+
+
+def _joined(rows: list[list[str]]) -> Batch:
+    """Rows of one document or none each, as a batch."""
+    found = np.flatnonzero([len(row) for row in rows])
+    return Batch([text for row in rows for text in row], found, len(rows))
+
+
+def _text(value: Any, bad: Bad, place: Place, index: int, valid: bool) -> list[str]:
+    """The document that row `index` holds, or none."""
+    if value is None:
+        bad.skipped["without text"] += 1
+    elif not isinstance(value, str):
+        bad.report("not text", place, index, f"text wanted, found {type(value).__name__} {value!r:.60}")
+    elif not value:
+        bad.skipped["empty"] += 1
+    elif not (valid or encodable(value)):
+        bad.report("lone surrogate", place, index, "half of a surrogate pair, which is no Unicode text")
+    else:
+        return [value]
+    return []
 
 
 def encodable(text: str) -> bool:
@@ -237,7 +304,7 @@ def line_blocks(file: IO[bytes], start: int, stop: int) -> Iterator[tuple[int, b
         offset += len(block)
 
 
-def parse_lines(block: bytes, column: str, bad: Bad, place: Place) -> list[str]:
+def parse_lines(block: bytes, column: str, bad: Bad, place: Place) -> Batch:
     """The documents of a block of JSON lines."""
     lines = block.split(b"\n")
     if not lines[-1]:
@@ -245,7 +312,7 @@ def parse_lines(block: bytes, column: str, bad: Bad, place: Place) -> list[str]:
     try:
         values = [orjson.loads(line)[column] for line in lines]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return [text for i, line in enumerate(lines) for text in _parse_line(line, column, bad, place, i)]
+        return _joined([_parse_line(line, column, bad, place, index) for index, line in enumerate(lines)])
     return clean(values, bad, place, valid=True)
 
 
@@ -273,7 +340,7 @@ def _parse_line(line: bytes, column: str, bad: Bad, place: Place, index: int) ->
             raise missing_column(column, list(record), place(index))
         bad.skipped[f"no column {column}"] += 1
         return []
-    return clean([record[column]], bad, place, first=index)
+    return _text(record[column], bad, place, index, valid=False)
 
 
 def _line(path: str, before: int, index: int) -> str:
@@ -336,7 +403,7 @@ def read_bytes(path: str) -> bytes:
 def _decode(content: bytes, bad: Bad, path: str) -> list[str]:
     """The one document of a text file, or none."""
     try:
-        return clean([content.decode()], bad, lambda _: path, valid=True)
+        return _text(content.decode(), bad, lambda _: path, 0, valid=True)
     except UnicodeDecodeError as error:
         found = content[error.start : error.start + 8]
         line = content.count(b"\n", 0, error.start)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -51,7 +52,7 @@ def plan_files(
         found = None if input_format == "dataset" or _is_saved_dataset(name) else storage.find_files(name)
         if found is None:
             dataset = _load_dataset(name, dataset_config, dataset_split)
-            readers += _dataset_readers(dataset, text_column)
+            readers += _dataset_readers(name, dataset, text_column)
             identity.append([name, dataset_config, dataset_split, getattr(dataset, "_fingerprint", None)])
             unknown_size = True
         for path in found or ():
@@ -71,12 +72,14 @@ def plan_files(
 def plan_rows(rows: Any, *, text_column: str) -> Source:
     """Tasks for a `datasets` data set or any iterable of mappings; workers read for themselves only what lies on disk."""
     if hasattr(rows, "select") and rows.cache_files:
-        tasks = [Task(index, reader) for index, reader in enumerate(_dataset_readers(rows, text_column))]
-        return Source(tasks, None, None, [f"datasets.Dataset {rows._fingerprint}"])
-    return Source(_row_tasks(rows, text_column), None, None, [type(rows).__name__])
+        name = f"datasets.Dataset {rows._fingerprint}"
+        tasks = [Task(index, reader) for index, reader in enumerate(_dataset_readers(name, rows, text_column))]
+        return Source(tasks, None, None, [name])
+    name = type(rows).__name__
+    return Source(_row_tasks(name, rows, text_column), None, None, [name])
 
 
-def _row_tasks(rows: Iterable[Mapping[str, Any]], text_column: str) -> Iterator[Task]:
+def _row_tasks(name: str, rows: Iterable[Mapping[str, Any]], text_column: str) -> Iterator[Task]:
     values: list[Any] = []
     index = first = chars = 0
     for number, row in enumerate(rows):
@@ -89,10 +92,10 @@ def _row_tasks(rows: Iterable[Mapping[str, Any]], text_column: str) -> Iterator[
         values.append(row[text_column])
         chars += len(values[-1]) if isinstance(values[-1], str) else 1
         if chars >= _ROWS_CHARS:
-            yield Task(index, documents.Values(values, first, chars))
+            yield Task(index, documents.Values(name, values, first, chars))
             index, first, values, chars = index + 1, number + 1, [], 0
     if values:
-        yield Task(index, documents.Values(values, first, chars))
+        yield Task(index, documents.Values(name, values, first, chars))
 
 
 def _format(path: str, input_format: str) -> str:
@@ -112,7 +115,9 @@ def _file_readers(kind: str, paths: list[str], task_bytes: int, text_column: str
         yield from _text_readers(paths, task_bytes)
     elif kind in _TABULAR.values():
         builder, options = ("csv", {"sep": "\t"}) if kind == "tsv" else (kind, {})
-        yield from _dataset_readers(_load_dataset(builder, None, "train", data_files=paths, **options), text_column)
+        for path in paths:
+            table = _load_dataset(builder, None, "train", data_files=path, **options)
+            yield from _dataset_readers(path, table, text_column)
     else:
         for path in paths:
             yield from (
@@ -193,14 +198,14 @@ def _is_saved_dataset(name: str) -> bool:
     return all(os.path.isfile(os.path.join(name, file)) for file in ("state.json", "dataset_info.json"))
 
 
-def _dataset_readers(dataset: Any, text_column: str) -> list[Reader]:
+def _dataset_readers(name: str, dataset: Any, text_column: str) -> list[Reader]:
     """Index ranges of a data set with random access, else its shards."""
     present = dataset.column_names
     if present and text_column not in present:
         raise documents.missing_column(text_column, present, "the data set")
+    rows_of = partial(documents.DatasetRows, name, dataset)
     if hasattr(dataset, "select"):
         rows = len(dataset)
         step = max(1, -(-rows // _TASKS))
-        return [documents.DatasetRows(dataset, start, min(start + step, rows), step) for start in range(0, rows, step)]
-    shards = dataset.num_shards
-    return [documents.DatasetRows(dataset, index, shards, 1) for index in range(shards)]
+        return [rows_of(start, min(start + step, rows), step) for start in range(0, rows, step)]
+    return [rows_of(index, dataset.num_shards, 1) for index in range(dataset.num_shards)]

@@ -49,7 +49,8 @@ class MapStep:
         bad = Bad(self.bad_documents)
         documents = tokens = 0
         parts: list[str] = []
-        for texts in task.reader.read(self.text_column, bad):
+        for batch in task.reader.read(self.text_column, bad):
+            texts = batch.texts
             if not texts:
                 continue
             keys, cells = self._place(task.index, documents, len(texts))
