@@ -1,6 +1,7 @@
 """The order of reading: cutting, dealing and sharing are arithmetic, and so are their tests."""
 
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,21 +22,24 @@ UNEVEN = [
 CUTS = [(sizes, streams) for sizes in UNEVEN for streams in (1, 2, 3, 5, 8) if streams <= sum(sizes)]
 
 
+def pieces_of(units: Units) -> list[list[tuple[int, int, int]]]:
+    """Of each unit, the row ranges (shard, first row, behind its last) that it is made of."""
+    every = [np.arange(start, stop) for start, stop in pairwise(units.borders.tolist())]
+    return [[(shard, int(rows[0]), int(rows[-1]) + 1) for shard, rows in units.located(unit)] for unit in every]
+
+
 def rows_of(units: Units) -> list[tuple[int, int]]:
     """(shard, row) of every row of every unit."""
-    return [
-        (shard, row)
-        for shard, start, length in zip(units.shard.tolist(), units.start.tolist(), units.length.tolist(), strict=True)
-        for row in range(start, start + length)
-    ]
+    return [(shard, row) for unit in pieces_of(units) for shard, start, stop in unit for row in range(start, stop)]
 
 
 @pytest.mark.parametrize(("sizes", "streams"), CUTS, ids=str)
 def test_units_hold_every_row_once_and_differ_by_one_row(sizes: list[int], streams: int) -> None:
     units = cut(sizes, streams)
-    assert sorted(rows_of(units)) == [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
+    assert rows_of(units) == [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
     assert len(units) % streams == 0
     assert 1 <= units.length.min() <= units.length.max() <= units.length.min() + 1
+    assert units.ranges == sum(map(len, pieces_of(units)))
 
 
 @pytest.mark.parametrize(
@@ -44,49 +48,46 @@ def test_units_hold_every_row_once_and_differ_by_one_row(sizes: list[int], strea
 )
 def test_shards_that_fit_stay_whole(sizes: list[int], streams: int) -> None:
     units = cut(sizes, streams)
-    assert units.shard.tolist() == list(range(len(sizes)))
-    assert units.start.tolist() == [0] * len(sizes)
-    assert units.length.tolist() == sizes
+    assert pieces_of(units) == [[(shard, 0, size)] for shard, size in enumerate(sizes)]
+    assert units.ranges == len(sizes)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "streams", "lengths"),
+    ("sizes", "streams", "pieces"),
     [
-        ([4, 4, 4], 2, [2] * 6),
-        ([4, 4, 4], 4, [1, 1, 1, 1, 2, 2, 2, 2]),
-        ([8], 4, [2, 2, 2, 2]),
-        ([10], 4, [3, 3, 2, 2]),
-        ([8, 4], 3, [4, 4, 4]),
-        ([3, 7], 3, [3, 4, 3]),
+        ([8], 4, [[(0, 0, 2)], [(0, 2, 4)], [(0, 4, 6)], [(0, 6, 8)]]),
+        ([4, 5], 4, [[(0, 0, 2)], [(0, 2, 4)], [(1, 0, 2)], [(1, 2, 5)]]),
+        ([4, 4, 4], 2, [[(0, 0, 3)], [(0, 3, 4), (1, 0, 2)], [(1, 2, 4), (2, 0, 1)], [(2, 1, 4)]]),
+        ([8, 4], 3, [[(0, 0, 4)], [(0, 4, 8)], [(1, 0, 4)]]),
+        ([3, 7], 3, [[(0, 0, 3)], [(1, 0, 3)], [(1, 3, 7)]]),
+        ([1, 0, 5], 3, [[(0, 0, 1), (2, 0, 1)], [(2, 1, 3)], [(2, 3, 5)]]),
+        ([1, 1, 1], 2, [[(0, 0, 1)], [(1, 0, 1), (2, 0, 1)]]),
     ],
 )
-def test_shards_that_do_not_fit_are_cut_into_equal_ranges(sizes: list[int], streams: int, lengths: list[int]) -> None:
-    assert cut(sizes, streams).length.tolist() == lengths
+def test_shards_that_do_not_fit_are_cut_into_equal_ranges(
+    sizes: list[int], streams: int, pieces: list[list[tuple[int, int, int]]]
+) -> None:
+    assert pieces_of(cut(sizes, streams)) == pieces
 
 
-@pytest.mark.parametrize("streams", [1, 2, 3])
-def test_shards_are_cut_no_finer_than_needed(streams: int) -> None:
-    for sizes in ([a, b, c] for a in range(1, 8) for b in range(1, 8) for c in range(1, 8)):
-        coarsest = next((n for n in range(streams, sum(sizes) + 1, streams) if can_be_cut(sizes, n)), None)
-        if coarsest is not None:  # None: next to no shard has a second row, see below
-            assert len(cut(sizes, streams)) == coarsest, sizes
+def test_an_odd_shard_cuts_no_other_to_pieces() -> None:
+    """10,000 shards of 8,192 rows and an appended one of a single row: 81,920,001 rows in 53 × 192 units."""
+    units = cut([8192] * 10_000 + [1], 192)
+    assert len(units) == 10_176
+    assert (units.length.min(), units.length.max(), units.length.sum()) == (8050, 8051, 81_920_001)
+    assert units.ranges < 10_176 + 10_001, "each border of a unit cuts one shard at most"
 
 
-def can_be_cut(sizes: list[int], number: int) -> bool:
-    """Whether there are `number` pieces of equal length up to one row, by trying every length."""
-    for length in range(1, max(sizes) + 1):
-        ways = [[n for n in range(1, size + 1) if n * length <= size <= n * (length + 1)] for size in sizes]
-        if any(a + b + c == number for a in ways[0] for b in ways[1] for c in ways[2]):
-            return True
-    return False
-
-
-@pytest.mark.parametrize(("sizes", "streams"), [([1, 1, 1], 2), ([1] * 193, 192), ([1, 1, 2, 1, 1], 4)])
-def test_shards_of_one_row_can_be_dealt_to_any_number_of_streams(sizes: list[int], streams: int) -> None:
-    units = cut(sizes, streams)
-    assert sorted(rows_of(units)) == [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
-    assert len(units) % streams == 0
-    assert units.length.max() <= units.length.min() + 1
+@pytest.mark.parametrize("place", [0, 7, 19])
+def test_rows_of_a_unit_are_located_in_their_shards(place: int) -> None:
+    sizes = [3, 120, 0, 41, 41, 200, 7, 90, 1, 110]
+    order = build(sizes, seed=1, readers=1, streams=4)
+    unit = int(order.dealt(0)[place % len(order.units)])
+    rows = order.unit_rows(0, unit)
+    table = [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
+    found = [(shard, row) for shard, inside in order.units.located(rows) for row in inside.tolist()]
+    assert found == [table[row] for row in rows.tolist()]
+    assert [shard for shard, _ in found] == sorted(shard for shard, _ in found), "one shard after another"
 
 
 def test_fewer_rows_than_streams_are_refused_with_the_numbers() -> None:
@@ -152,8 +153,9 @@ def test_streams_differ_by_one_row_and_are_read_to_the_last_whole_round(sizes: l
 
 def test_the_rows_of_a_unit_are_permuted_inside_it() -> None:
     order = build([40, 41, 40, 41], seed=0, readers=1, streams=8)
-    for unit, (start, length) in enumerate(zip(order.units.start, order.units.length, strict=True)):
-        assert sorted(order.unit_rows(5, unit).tolist()) == list(range(start, start + length))
+    for unit, (start, stop) in enumerate(pairwise(order.units.borders.tolist())):
+        rows = order.unit_rows(5, unit).tolist()
+        assert sorted(rows) == list(range(start, stop)) != rows
 
 
 @pytest.mark.parametrize(("epoch", "seed"), [(1, 0), (0, 1), (1, 1)])

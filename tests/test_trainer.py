@@ -197,7 +197,7 @@ def test_a_run_tells_its_plan_and_its_result(
     assert main([word for flag, value in flags.items() for word in (f"--{flag}", value)] + quiet) == 0
     lines = caplog.text + capsys.readouterr().out
     assert "41 sequences × 8 tokens in 4 shards" in lines
-    assert "4 shards are cut into 20 row ranges, as 5 streams" in lines
+    assert "4 shards are cut into 8 row ranges, as 5 streams" in lines
     assert "global batch 6 = 1 ranks × 2 × 3 accumulated; 6 steps an epoch" in lines
     assert "left out of each epoch, another choice each time: 5 of 41 sequences" in lines
     assert "sequences read: rank 0: 72" in lines

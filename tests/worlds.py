@@ -41,13 +41,11 @@ def steps_of(ranks: list[Batches], global_batch_size: int) -> Batches:
 
 def canonical(manifest: Manifest, order: Order, epoch: int) -> list[int]:
     """The sequence of each sample of an epoch: one row from every stream in turn, until the shortest stream ends."""
+    shards = zip(manifest.first_sequences.tolist(), manifest.num_sequences.tolist(), strict=True)
+    numbers = [number for first, count in shards for number in range(first, first + count)]
     dealt = order.dealt(epoch).tolist()
     streams = [
-        [
-            int(manifest.first_sequences[order.units.shard[unit]]) + row
-            for unit in dealt[stream :: order.streams]
-            for row in order.unit_rows(epoch, unit).tolist()
-        ]
+        [numbers[row] for unit in dealt[stream :: order.streams] for row in order.unit_rows(epoch, unit).tolist()]
         for stream in range(order.streams)
     ]
     return [number for turn in zip(*streams, strict=False) for number in turn]

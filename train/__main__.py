@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from shard_writer import recipes
-from shard_writer.errors import TokentarError
+from shard_writer.errors import SetError, TokentarError
+from shard_writer.manifest import open_shards
 from train.world import World, is_main_process
 
 LOSS_CURVE = "loss.png"
@@ -55,11 +56,17 @@ def run(argv: Sequence[str]) -> None:
             print(f"loss curve: {picture}")
 
 
-def _validation_shards(data: Any, args: Any) -> str | None:
-    """What to evaluate on: --validation_shards, or, when evaluation is on, the split `validation` of --shards."""
-    if data.validation_shards is None and args.eval_strategy != "no":
-        return str(data.shards if Path(data.shards).is_dir() else Path(data.shards).parent)
-    return None if data.validation_shards is None else str(data.validation_shards)
+def _validation_shards(data: Any, args: Any) -> Any:
+    """What to evaluate on: --validation_shards, or, when evaluation is on, the split `validation` of the set of --shards."""
+    if data.validation_shards is not None or args.eval_strategy == "no":
+        return data.validation_shards
+    manifest = open_shards(data.shards if Path(data.shards).is_dir() else Path(data.shards).parent)
+    try:
+        return manifest.split("validation")
+    except SetError as error:
+        raise SetError(
+            f"eval_strategy: {args.eval_strategy.value}, but {error}; write the set with --validation_fraction, or give --validation_shards"
+        ) from None
 
 
 def say(lines: Iterable[str]) -> None:

@@ -4,10 +4,10 @@ Units (or streams, when resampling) are dealt by WebDataset's own splitters; the
 map at fixed stride, without parsing and without a copy before the row lands in its block.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, count, islice
+from itertools import chain, count, cycle, islice
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -46,9 +46,9 @@ class ShardRows(IterableDataset[Block]):
         super().__init__()
         self.manifest, self.order, self.world, self.span = manifest, order, world, span
         self.block_rows, self.dtype = block_rows, dtype
-        self._shards: WeakValueDictionary[int, ShardFile] = WeakValueDictionary()
 
     def __iter__(self) -> Iterator[Block]:
+        self._shards = WeakValueDictionary[int, ShardFile]()  # not before: a started worker is sent this object
         span = self.span
         rank = self.world.in_worker().starting_at(span.start)
         of_rank = share(span.start, span.stop, rank.rank, rank.world_size)
@@ -97,33 +97,28 @@ class ShardRows(IterableDataset[Block]):
     def _interleave(self, epoch: int, streams: int, first: int, units: Iterable[int]) -> Iterator[Row]:
         """One row from each stream in turn, from row number `first` on; stream i of n has units i, i + n and so on."""
         turns = np.array(list(units)).reshape(-1, streams)
-        before, skip = divmod(first, streams)
         ends = np.cumsum(self.order.units.length[turns], axis=0)
-        done = (ends <= before).sum(axis=0)  # units of each stream that are read already, and never opened
-        starts = before - np.where(done > 0, np.take_along_axis(ends, np.maximum(done - 1, 0)[None], axis=0)[0], 0)
-        sources = [self._stream(epoch, turns[done[i] :, i].tolist(), int(starts[i])) for i in range(streams)]
-        return islice(chain.from_iterable(zip(*sources, strict=False)), skip, None)
 
-    def _stream(self, epoch: int, units: list[int], skip: int) -> Iterator[Row]:
-        """The rows of one stream, but for the first `skip` of its first unit."""
-        for unit in units:
-            yield from self._read(unit, self.order.unit_rows(epoch, unit)[skip:])
-            skip = 0
+        def stream(number: int, skip: int) -> Iterator[Row]:
+            done = int(np.searchsorted(ends[:, number], skip, "right"))  # units read already are never opened
+            begun = skip - int(ends[done - 1, number]) if done else skip
+            for unit in turns[done:, number].tolist():
+                yield from self._read(self.order.unit_rows(epoch, unit)[begun:])
+                begun = 0
+
+        return in_turn([partial(stream, number) for number in range(streams)], first)
 
     def _draw(self, first: int, streams: Iterable[int]) -> Iterator[Row]:
         """One row from each stream in turn, from row number `first` on."""
-        mine = list(streams)
-        before, skip = divmod(first, len(mine))
-        sources = [self._drawn_stream(stream, before) for stream in mine]
-        return islice(chain.from_iterable(zip(*sources, strict=True)), skip, None)
+        return in_turn([partial(self._drawn_stream, stream) for stream in streams], first)
 
-    def _drawn_stream(self, stream: int, first: int) -> Iterator[Row]:
-        """The rows of a stream that resamples, from row number `first` on: each unit drawn gives equally many."""
-        draw, skip = divmod(first, self.order.drawn_rows)
+    def _drawn_stream(self, stream: int, skip: int) -> Iterator[Row]:
+        """The rows of a stream that resamples, but for the first `skip`: each unit drawn gives equally many."""
+        draw, begun = divmod(skip, self.order.drawn_rows)
         for block in count(draw // DRAWS):
             for number, unit in islice(self._drawn_units(stream, block), draw - block * DRAWS, None):
-                yield from self._read(unit, self.order.drawn_unit_rows(stream, block * DRAWS + number, unit)[skip:])
-                skip = 0
+                yield from self._read(self.order.drawn_unit_rows(stream, block * DRAWS + number, unit)[begun:])
+                begun = 0
             draw = (block + 1) * DRAWS
 
     def _drawn_units(self, stream: int, block: int) -> Iterator[tuple[int, int]]:
@@ -135,13 +130,14 @@ class ShardRows(IterableDataset[Block]):
     @cached_property
     def _unit_names(self) -> list[str]:
         """Units as the names that WebDataset draws from."""
-        return [str(unit) for unit in range(self.order.drawable)]
+        return [str(unit) for unit in range(len(self.order.units))]
 
-    def _read(self, unit: int, rows: NDArray[np.int64]) -> Iterator[Row]:
-        """Rows of a unit as views of its shard."""
-        shard = self._open(int(self.order.units.shard[unit]))
-        for row in rows.tolist():
-            yield shard.first_sequence + row, shard.rows[row]
+    def _read(self, rows: NDArray[np.int64]) -> Iterator[Row]:
+        """Rows of a unit as views of their shards, those of one shard after those of another."""
+        for index, inside in list(self.order.units.located(rows)):
+            shard = self._open(index)
+            for row in inside.data:
+                yield shard.first_sequence + row, shard.rows[row]
 
     def _open(self, index: int) -> ShardFile:
         """A shard, mapped once however many streams read from it, and let go when none does."""
@@ -165,3 +161,14 @@ class ShardRows(IterableDataset[Block]):
                 yield numbers[:filled], ids[:filled]
             if filled < self.block_rows:
                 return
+
+
+def in_turn(streams: Sequence[Callable[[int], Iterator[Row]]], first: int) -> Iterator[Row]:
+    """One row from each stream in turn, from row number `first` on, until the stream that is due has no more.
+
+    streams: each takes the number of its rows to pass over. None is begun before its first row is due, so what a stream
+    costs at its start is spread over a round.
+    """
+    rounds, turn = divmod(first, len(streams))
+    begun = [stream(rounds + (number < turn)) for number, stream in enumerate(streams)]
+    return map(next, cycle(begun[turn:] + begun[:turn]))

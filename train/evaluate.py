@@ -1,24 +1,26 @@
 """Exact evaluation: the sum of all token losses over the number of tokens, each validation sequence once, on any number of ranks."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shard_writer.errors import SettingError
 from shard_writer.manifest import Manifest
 from train.batches import position_ids
 from train.feed import all_gather
+from train.loader import Batch
 from train.order import share
 from train.world import World
 
 IGNORED = -100
 
 
-def batches(
-    manifest: Manifest, world: World, batch_size: int, *, separate_documents: bool
-) -> Iterator[dict[str, torch.Tensor]]:
+def batches(manifest: Manifest, world: World, batch_size: int, *, separate_documents: bool) -> Iterator[Batch]:
     """This rank's batches of all rows in order: rank r of W takes every W-th from row r on.
 
     Every rank gets equally many batches of equal shape, as FSDP needs; rows that fill one up have no labels and count
@@ -50,6 +52,27 @@ def _rows(manifest: Manifest, numbers: list[int]) -> Iterator[NDArray[np.generic
         yield shard.rows[number - int(ends[index] - manifest.num_sequences[index])]
 
 
+def mean_loss(
+    model: Any,
+    batches: Iterable[Batch],
+    prepare: Callable[[Batch], Batch],
+    context: Callable[[], AbstractContextManager[Any]],
+) -> tuple[float, int]:
+    """Mean loss over all predicted tokens of all ranks' batches, and their number. Collective: all ranks call it.
+
+    prepare moves a batch to the device, context is what the forward pass runs in. Raises SettingError when no token is
+    predicted.
+    """
+    total, was_training = LossSum(), model.training
+    model.eval()
+    for batch in batches:
+        with torch.no_grad(), context():
+            loss = model(**prepare(batch), use_cache=False).loss
+        total.add(float(loss), batch["labels"])
+    model.train(was_training)
+    return total.over_ranks()
+
+
 class LossSum:
     """Adds up token losses in double precision."""
 
@@ -63,9 +86,11 @@ class LossSum:
             self.loss, self.tokens = self.loss + mean_loss * tokens, self.tokens + tokens
 
     def over_ranks(self) -> tuple[float, int]:
-        """Mean loss and tokens of all ranks. Collective."""
+        """Mean loss and tokens of all ranks. Collective. Raises SettingError when there are none."""
         parts = all_gather((self.loss, self.tokens))
         tokens = sum(count for _, count in parts)
+        if not tokens:
+            raise SettingError("evaluate: no token to predict: sequences of one token have none; write longer ones")
         return math.fsum(loss for loss, _ in parts) / tokens, tokens
 
 

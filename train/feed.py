@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from shard_writer.errors import SetError
 from train.loader import Batch, ShardLoader
 
-_MOST_TALLIED = 1 << 26  # sequences; larger sets are not tallied, a byte a sequence and rank is too much
+_MOST_TALLIED = 1 << 26  # sequences; larger sets are not tallied, two bytes a sequence and rank are too much
+_PART = 1 << 20  # sequences whose counts the ranks exchange at once
 
 
 class Feed:
@@ -42,7 +43,7 @@ class Feed:
             if not self._compared:
                 compare_ranks(self.loader)
                 self._compared = True
-            self.tally.add(self.loader.epoch, self.loader.sample_numbers)
+            self.tally.add(self.loader.epochs_read, self.loader.sample_numbers)
             yield batch
 
 
@@ -87,9 +88,9 @@ class Tally:
         self._epochs: set[int] = set()
         self.sequences = 0
 
-    def add(self, epoch: int, numbers: NDArray[np.int64]) -> None:
+    def add(self, epochs: range, numbers: NDArray[np.int64]) -> None:
         """Note one batch."""
-        self._epochs.add(epoch)
+        self._epochs.update(epochs)
         self.sequences += len(numbers)
         if self._reads is not None:
             np.add.at(self._reads, numbers, 1)
@@ -102,5 +103,6 @@ class Tally:
         """Reads of all ranks beyond one a sequence and epoch; None for a set too large to tally. Collective."""
         if self._reads is None:
             return None
-        reads = np.sum(all_gather(self._reads), axis=0, dtype=np.int64)
-        return int(np.maximum(reads - len(self._epochs), 0).sum())
+        parts = (self._reads[start : start + _PART] for start in range(0, len(self._reads), _PART))
+        reads = (np.sum(all_gather(part), axis=0, dtype=np.int64) for part in parts)
+        return sum(int(np.maximum(part - len(self._epochs), 0).sum()) for part in reads)

@@ -109,6 +109,14 @@ class ShardLoader:
         return self._behind + self.position
 
     @property
+    def epochs_read(self) -> range:
+        """The epochs that the batch last returned is of: with order "repeat" it may lie across a border."""
+        if self.order.kind != "repeat":
+            return range(self.epoch, self.epoch + 1)
+        last = (self.position - 1) // self.order.samples
+        return range((self.position - self.plan.samples_per_batch) // self.order.samples, last + 1)
+
+    @property
     def sample_numbers(self) -> NDArray[np.int64]:
         """Numbers of the sequences in the batch last returned: (batch_size,) int64."""
         return self._numbers
@@ -147,7 +155,7 @@ class ShardLoader:
         self._arrange(state["streams"])
         self.epoch, self._start, self._returned = state["epoch"], state["position"], 0
         self._behind = state["consumed"] - self._start
-        if not self.endless and not self.plan.usable(self.order.samples - self._start):
+        if not self.endless and not self.plan.steps_from(self._start):
             self._begin(self.epoch + 1)
 
     def _identity(self, streams: int | None) -> dict[str, Any]:

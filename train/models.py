@@ -91,6 +91,16 @@ def check_model(manifest: Manifest, model: Any) -> None:
         )
 
 
+def check_same_tokenizer(training: Manifest, validation: Manifest) -> None:
+    """Raises SetError when the two sets were written with different tokenizers."""
+    mine, other = training.info.tokenizer, validation.info.tokenizer
+    if mine.fingerprint != other.fingerprint:
+        raise SetError(
+            f"{validation.root}: written with tokenizer {other.name!r} ({other.fingerprint}), but {training.root}, on which the model is "
+            f"trained, with {mine.name!r} ({mine.fingerprint}); write the validation set with the tokenizer of the training set"
+        )
+
+
 def find_tokenizer(manifest: Manifest, model_name: str | None) -> PreTrainedTokenizerBase | None:
     """The tokenizer to save beside the model: the model's own, or the one that wrote the set where it can be found.
 

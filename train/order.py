@@ -1,14 +1,15 @@
 """The order of reading: which sequence is sample number k of an epoch. Pure arithmetic: no torch, no files (G4, G5, G6).
 
-The rows of all shards are cut into units. An epoch permutes the units and deals them to S streams: stream s reads units
-s, s+S, s+2S, … of the list, the rows of each in random order. Sample number k = t·S + s is row t of stream s. Optimizer
+The rows of all shards are cut into units: the shards themselves, or where these do not fit, equal ranges of rows. An
+epoch permutes the units and deals them to S streams: stream s reads units s, s+S, s+2S, … of the list, the rows of each
+in random order. Sample number k = t·S + s is row t of stream s. Optimizer
 step g trains on samples g·B … (g+1)·B-1, B the global batch. Rank r of W takes the samples k ≡ r (mod W), its worker w
 of n every n-th of those. Where W·n divides S, these are the streams that webdataset.split_by_node and split_by_worker
 deal to them, and the order itself knows neither W nor n.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,17 +30,44 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Units:
-    """Row ranges of shards, all of `length` q or q + 1; each array (units,) int64.
+    """Equal parts of a set, up to one row: unit u is rows borders[u] … borders[u + 1] - 1 of all rows of the set, counted through.
 
-    Unit u is rows start[u] … start[u] + length[u] - 1 of shard[u]. Units of no row, if any, come last.
+    borders: (units + 1,) int64. firsts: (shards + 1,) int64, shard i holds rows firsts[i] … firsts[i + 1] - 1.
     """
 
-    shard: Ints
-    start: Ints
-    length: Ints
+    borders: Ints
+    firsts: Ints
 
     def __len__(self) -> int:
-        return len(self.shard)
+        return len(self.borders) - 1
+
+    @cached_property
+    def length(self) -> Ints:
+        """Rows of each unit: (units,) int64."""
+        return np.diff(self.borders)
+
+    @cached_property
+    def ranges(self) -> int:
+        """Row ranges that the shards fall into: as many as shards with rows where none is cut."""
+        return len(np.union1d(self.borders, self.firsts)) - 1
+
+    def _shards_of(self, rows: Ints) -> Ints:
+        """The shard of each of some rows that lie near each other: shape as rows, int64."""
+        low = int(np.searchsorted(self.firsts, rows.min(), "right"))
+        high = int(np.searchsorted(self.firsts, rows.max(), "right"))
+        found: Ints = low - 1 + np.searchsorted(self.firsts[low:high], rows, "right")
+        return found
+
+    def by_shard(self, rows: Ints) -> Ints:
+        """Rows of a unit in the same order, but those of each shard together, so that one shard is open at a time."""
+        return rows[np.argsort(self._shards_of(rows), kind="stable")]
+
+    def located(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
+        """What `by_shard` gave, as (shard, rows numbered within it), a pair for each shard."""
+        shards = self._shards_of(rows)
+        for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(shards)) + 1):
+            index = int(shards[part[0]])
+            yield index, rows[part] - self.firsts[index]
 
 
 @dataclass(frozen=True)
@@ -89,29 +117,29 @@ class Order:
         return in_order
 
     def unit_rows(self, epoch: int, unit: int) -> Ints:
-        """The rows of a unit in the order they are read in, as row numbers of its shard: (length,) int64."""
-        length = int(self.units.length[unit])
-        return seeds.permutation(length, self.seed, _ROWS, epoch, unit) + int(self.units.start[unit])
+        """The rows of a unit, numbered as in `units`, in the order they are read in: (length,) int64."""
+        rows = seeds.permutation(int(self.units.length[unit]), self.seed, _ROWS, epoch, unit)
+        return self.units.by_shard(rows + self.units.borders[unit])
 
     @property
     def drawn_rows(self) -> int:
-        """Rows that a stream reads of each unit it draws: those of the shortest that has any."""
-        return int(self.units.length[: self.drawable].min())
-
-    @property
-    def drawable(self) -> int:
-        """Units that have rows."""
-        return int(np.count_nonzero(self.units.length))
+        """Rows that a stream reads of each unit it draws: those of the shortest."""
+        return int(self.units.length.min())
 
     def draw_seed(self, stream: int, block: int) -> int:
-        """The seed of draws number block × DRAWS and following of a stream; a hash, so that no two streams or blocks are alike."""
-        return seeds.mix(self.seed, _DRAWS, stream, block)
+        """The seed of draws number block × DRAWS and following of a stream.
+
+        WebDataset takes 31 bits, too few for a hash that never meets itself; here no two of the first 2**31 places are
+        alike, as an odd factor permutes them.
+        """
+        place = block * self.streams + stream
+        factor, shift = (seeds.mix(self.seed, _DRAWS, purpose) for purpose in range(2))
+        return (place * (factor | 1) + shift) & 0x7FFFFFFF
 
     def drawn_unit_rows(self, stream: int, draw: int, unit: int) -> Ints:
         """The rows that draw number `draw` of a stream reads of a unit, in order: (drawn_rows,) int64."""
-        length = int(self.units.length[unit])
-        rows = seeds.permutation(length, self.seed, _DRAWN_ROWS, stream, draw)[: self.drawn_rows]
-        return rows + int(self.units.start[unit])
+        rows = seeds.permutation(int(self.units.length[unit]), self.seed, _DRAWN_ROWS, stream, draw)[: self.drawn_rows]
+        return self.units.by_shard(rows + self.units.borders[unit])
 
 
 def share(start: int, stop: int, part: int, parts: int) -> range:
@@ -120,48 +148,27 @@ def share(start: int, stop: int, part: int, parts: int) -> range:
 
 
 def cut(rows: Sequence[int] | Ints, streams: int) -> Units:
-    """Cut shards of `rows` rows into the fewest units whose number `streams` divides and whose lengths differ by one at most.
+    """Cut shards of `rows` rows into units that are equal up to one row; `streams` divides their number.
 
-    Shards that are equal up to one row, in a multiple of `streams`, stay whole. Raises SettingError when there are
-    fewer rows than streams.
+    There are as many units as shards, rounded up to a multiple of `streams` (down where there are too few rows). Where
+    each shard can hold a whole number of units, none crosses the border of a shard, so shards that fit stay whole; else
+    units are cut off the rows of all shards end to end. Raises SettingError when there are fewer rows than streams.
     """
     sizes = np.asarray(rows, np.int64)
-    total = int(sizes.sum())
+    firsts = np.concatenate([[0], np.cumsum(sizes)])
+    total = int(firsts[-1])
     if total < streams:
         raise SettingError(
             f"{total} sequences for {streams} streams: each stream needs one at least; "
             "use fewer ranks × workers or more data"
         )
-    kinds, counts = np.unique(sizes, return_counts=True)
-    numbers = range(-(-len(sizes) // streams) * streams, total + 1, streams)
-    number = next((number for number in numbers if _can_be_cut(kinds, counts, number)), None)
-    if number is None:
-        return _row_by_row(sizes, -total % streams)
-    least, most = _piece_bounds(sizes, total // number)
-    pieces = least + np.diff(np.minimum(np.cumsum(most - least), number - least.sum()), prepend=0)
-    shard = np.repeat(np.arange(len(sizes)), pieces)
-    place = np.arange(len(shard)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    short, longer = np.divmod(sizes, np.maximum(pieces, 1))
-    start = place * short[shard] + np.minimum(place, longer[shard])
-    return Units(shard, start, short[shard] + (place < longer[shard]))
-
-
-def _row_by_row(sizes: Ints, empty: int) -> Units:
-    """A unit for each row, and `empty` units of none."""
-    shard = np.repeat(np.arange(len(sizes)), sizes)
-    start = np.arange(len(shard)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return Units(np.pad(shard, (0, empty)), np.pad(start, (0, empty)), np.pad(np.ones_like(shard), (0, empty)))
-
-
-def _piece_bounds(sizes: Ints, length: int) -> tuple[Ints, Ints]:
-    """The fewest and the most pieces of `length` or `length` + 1 rows that a shard of each size can be cut into."""
-    return -(-sizes // (length + 1)), sizes // length
-
-
-def _can_be_cut(sizes: Ints, counts: Ints, number: int) -> bool:
-    """Whether `counts` shards of each of `sizes` rows give `number` units that are equal up to one row."""
-    least, most = _piece_bounds(sizes, int((sizes * counts).sum()) // number)
-    return bool((least <= most).all() and (least * counts).sum() <= number <= (most * counts).sum())
+    number = streams * min(-(-len(sizes) // streams), total // streams)
+    if number % len(sizes) == 0 and np.ptp(sizes) <= 1:
+        each = number // len(sizes)
+        borders = firsts[:-1, None] + sizes[:, None] * np.arange(each) // each
+    else:
+        borders = np.arange(number) * total // number
+    return Units(np.append(borders, total), firsts)
 
 
 def default_streams(rows: int, readers: int) -> int:

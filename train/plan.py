@@ -74,6 +74,10 @@ class Plan:
         """Optimizer steps of an epoch."""
         return self.samples // self.global_batch_size
 
+    def steps_from(self, position: int) -> int:
+        """Optimizer steps that what an epoch has from sample number `position` on is enough for."""
+        return self.usable(self.samples - position) // self.global_batch_size
+
     @property
     def batches(self) -> int:
         """Batches a rank gets in an epoch."""
@@ -99,16 +103,16 @@ def block_rows(row_bytes: int) -> int:
 
 def describe(manifest: Manifest, order: Order, plan: Plan, world: World) -> Iterator[str]:
     """The plan in words, a line each."""
-    shards, units, streams = len(manifest.shards), len(order.units), order.streams
+    shards, ranges, streams = len(manifest.shards), order.units.ranges, order.streams
     yield (
         f"{manifest.root}: {plan.rows:,} sequences × {manifest.info.seq_length} tokens in {shards} shards; "
         f"order {order.kind}, seed {order.seed}, {streams} streams"
     )
-    if units > shards:
+    if ranges > shards:
         yield (
-            f"{shards} shards are cut into {units} row ranges, as {streams} streams ({world.world_size} ranks × {world.workers} "
-            "workers) are dealt equally many; that is free on a local disk, while of a remote set several ranks fetch the same "
-            f"shard; to avoid it, write a multiple of {streams} shards or set --streams to a divisor of {shards}"
+            f"{shards} shards are cut into {ranges} row ranges, as {streams} streams ({world.world_size} ranks × {world.workers} "
+            "workers) are dealt equally many rows; that is free on a local disk, while of a remote set several ranks fetch the same "
+            f"shard; to avoid it, write a multiple of {streams} shards in one run or set --streams to a divisor of {shards}"
         )
     equation = (
         f"global batch {plan.global_batch_size} = {plan.world_size} ranks × {plan.batch_size} × "
@@ -127,16 +131,16 @@ def _needs(manifest: Manifest, order: Order, plan: Plan, world: World) -> Iterat
     """What each rank reads, keeps open and holds in memory."""
     format_, streams = manifest.info.row_format, order.streams // world.readers
     open_shards = min(streams, len(manifest.shards))
-    permutations = streams * int(order.units.length.max()) * 8
+    permutations = streams * int(order.units.length.max()) * 2 * 8
     if world.num_workers:
         buffers = _BLOCKS_UNDER_WAY * block_rows(format_.payload) * format_.payload
     else:
         buffers = plan.batch_size * format_.seq_length * 8
-    tables = 4 * 8 * len(order.units)
+    tables = 5 * 8 * (len(order.units) + len(manifest.shards))
     mapped = open_shards * max(entry.bytes for entry in manifest.shards)
     yield (
         f"each of {world.world_size} ranks × {world.workers} workers reads {plan.samples // world.readers:,} sequences an epoch from "
-        f"{len(order.units) // world.readers} row ranges, {open_shards} shards open at a time; it holds about "
+        f"{len(order.units) // world.readers} units (shards, or row ranges as large), {open_shards} shards open at a time; it holds about "
         f"{(permutations + buffers + tables) / MB:,.1f} MB and maps {mapped / MB:,.1f} MB of files, which the system may drop"
     )
 

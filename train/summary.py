@@ -14,8 +14,10 @@ def ending(trainer: ShardTrainer, by_rank: list[int], overlap: int | None) -> It
     if logs:
         yield f"{trainer.state.global_step} steps: loss {logs[0]['loss']:.3f} at step {logs[0]['step']}, {logs[-1]['loss']:.3f} at the end"
     yield "sequences read: " + ", ".join(f"rank {rank}: {count:,}" for rank, count in enumerate(by_rank))
-    yield f"read twice in an epoch (overlap): {'not tallied, the set is too large' if overlap is None else overlap}"
-    yield f"left out of each epoch: {trainer.feed.loader.plan.left_out:,}"
+    loader = trainer.feed.loader
+    if loader.order.kind != "resample":  # which reads what it draws, again and again
+        yield f"read twice in an epoch (overlap): {'not tallied, the set is too large' if overlap is None else overlap}"
+        yield f"left out of each epoch: {loader.plan.left_out:,}"
 
 
 def tally(feed: Feed) -> tuple[list[int], int | None]:

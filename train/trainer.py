@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers.trainer
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import TrainOutput
@@ -25,7 +24,7 @@ from shard_writer.manifest import Manifest
 from train import checkpoint, evaluate
 from train.feed import Feed
 from train.loader import ShardLoader
-from train.models import check_model
+from train.models import check_model, check_same_tokenizer
 from train.plan import describe, steps_for
 from train.select import select_shards
 from train.world import World
@@ -60,8 +59,10 @@ class ShardTrainer(Trainer):
         self.validation = _validation(validation_shards)
         super().__init__(model, args, eval_dataset=self.validation, **kwargs)
         network: Any = self.model
-        for manifest in filter(None, (self.manifest, self.validation)):
-            check_model(manifest, network)
+        check_model(self.manifest, network)
+        if self.validation is not None:
+            check_same_tokenizer(self.manifest, self.validation)
+            check_model(self.validation, network)
         if self.args.ddp_find_unused_parameters is None:
             self.args.ddp_find_unused_parameters = False  # a causal language model uses all: spare DDP the search
         if separate_documents:
@@ -69,6 +70,7 @@ class ShardTrainer(Trainer):
         self._separate_documents = separate_documents
         self._max_tokens = max_tokens
         self.feed = Feed(self._make_loader(order, streams))
+        self._beginning = self.feed.loader.state_dict()
         self._resumed_step = 0
         self._logged = (0.0, 0.0, 0)  # when, seconds waited and steps done at the last line of the log
         self._check_end()
@@ -102,11 +104,11 @@ class ShardTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train, from the start or from a checkpoint's next unseen sequence; True takes the last whole one, if there is any."""
         folder = checkpoint.find(Path(str(self.args.output_dir)), resume_from_checkpoint)
+        state = self._beginning if folder is None else checkpoint.read_position(folder)
         loader = self.feed.loader
-        if folder is not None:
-            state = checkpoint.read_position(folder)
-            loader.load_state_dict(state)
-            self._resumed_step = state["step"]
+        loader.load_state_dict(state)
+        self._resumed_step = state.get("step", 0)
+        self.args.ignore_data_skip = False  # nothing is read again, but Trainer has to count what is behind
         if self._max_tokens is not None:
             self.args.max_steps = self._resumed_step + self._steps_left(self._max_tokens)
         if self.is_world_process_zero():
@@ -119,7 +121,7 @@ class ShardTrainer(Trainer):
         return super().train(str(folder) if folder else None, *args, **kwargs)
 
     def _steps_left(self, max_tokens: int) -> int:
-        """Steps until a budget of tokens is spent, what the checkpoint has behind it counted."""
+        """Steps until a budget of tokens is spent, counting what the checkpoint has behind it."""
         loader, seq_length = self.feed.loader, self.manifest.info.seq_length
         done = loader.consumed * seq_length
         return steps_for(max_tokens, loader.plan.global_batch_size, seq_length, done)
@@ -129,7 +131,7 @@ class ShardTrainer(Trainer):
         epochs, steps_per_epoch, *others, max_steps = super().set_initial_training_values(args, dataloader)
         loader, step = self.feed.loader, self._resumed_step
         if step and not loader.endless:
-            done = loader.epoch * steps_per_epoch + loader.position // loader.plan.global_batch_size
+            done = (loader.epoch + 1) * steps_per_epoch - loader.plan.steps_from(loader.position)
             if args.max_steps <= 0:
                 max_steps = step + max(0, max_steps - done)
             epochs = max(epochs, math.ceil((done + max_steps - step) / steps_per_epoch))
@@ -143,8 +145,8 @@ class ShardTrainer(Trainer):
         loader = self.feed.loader
         if loader.endless:  # for Trainer all of it is epoch 0
             return 0, self.state.global_step * self.args.gradient_accumulation_steps
-        batches = loader.position // loader.plan.global_batch_size * self.args.gradient_accumulation_steps
-        return loader.epoch, batches
+        steps = loader.plan.steps - loader.plan.steps_from(loader.position)
+        return loader.epoch, steps * self.args.gradient_accumulation_steps
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Trainer's epoch, without the replay: the feed already stands at the next unseen sequence."""
@@ -175,7 +177,17 @@ class ShardTrainer(Trainer):
         if manifest is None:
             raise SettingError("evaluate: no validation set; give ShardTrainer validation_shards")
         start = time.perf_counter()
-        loss, tokens = self._mean_loss(manifest)
+        loss, tokens = evaluate.mean_loss(
+            self.model_wrapped if self.is_fsdp_enabled else self.model,
+            evaluate.batches(
+                manifest,
+                World(self.args.process_index, self.args.world_size),
+                self.args.eval_batch_size,
+                separate_documents=self._separate_documents,
+            ),
+            self._prepare_inputs,
+            self.compute_loss_context_manager,
+        )
         metrics = {
             f"{metric_key_prefix}_loss": loss,
             f"{metric_key_prefix}_perplexity": evaluate.perplexity(loss),
@@ -187,25 +199,6 @@ class ShardTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _mean_loss(self, manifest: Manifest) -> tuple[float, int]:
-        """Mean loss over all predicted tokens of a set and their number. Collective: all ranks call it."""
-        total = evaluate.LossSum()
-        model: Any = self.model_wrapped if self.is_fsdp_enabled else self.model
-        was_training = model.training
-        model.eval()
-        batches = evaluate.batches(
-            manifest,
-            World(self.args.process_index, self.args.world_size),
-            self.args.eval_batch_size,
-            separate_documents=self._separate_documents,
-        )
-        for batch in batches:
-            with torch.no_grad(), self.compute_loss_context_manager():
-                loss = model(**self._prepare_inputs(batch), use_cache=False).loss
-            total.add(float(loss), batch["labels"])
-        model.train(was_training)
-        return total.over_ranks()
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add tokens per second and the share of time spent waiting for data since the last line."""
         if "loss" in logs:
@@ -216,7 +209,7 @@ class ShardTrainer(Trainer):
             logs["tokens_per_second"] = round(tokens / seconds)
             logs["data_wait"] = round((self.feed.waited - waited) / seconds, 5)
             if loader.endless:
-                self.state.epoch = round(loader.position / loader.plan.rows, 5)
+                self.state.epoch = round(loader.position / loader.plan.samples, 5)
         super().log(logs, start_time)
 
 
