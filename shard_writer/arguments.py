@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shard_writer.errors import SettingError
+from shard_writer.packing import POLICIES
 
 
 def doc(text: str, default: Any = ..., **kwargs: Any) -> Any:
@@ -49,6 +50,12 @@ class WriteArguments:
     tokenizer_engine: Literal["fastokens", "tokenizers", "transformers"] | None = doc(
         "Library that tokenizes (default: the fastest that gives the tokenizer's own ids).", None
     )
+    packing: Literal["wrap", "best_fit"] = doc(
+        "wrap: documents end to end, cut where a sequence is full; best_fit: none cut that fits a sequence, rows filled up.",
+        "wrap",
+    )
+    provenance: bool = doc("Write beside each shard where its tokens come from: NAME-000000.docs.parquet.", True)
+    append: bool = doc("Add the documents to the finished set in the output, as further shards.", False)
     overwrite: bool = doc("Replace the set, or the unfinished work, that the output holds.", False)
 
     def __post_init__(self) -> None:
@@ -65,6 +72,7 @@ class WriteArguments:
             self.name != "validation" or not self.validation_fraction, "name", self.name, "another than the split's"
         )
         _require(self.bad_documents in ("error", "skip"), "bad_documents", self.bad_documents, "error or skip")
+        _require(self.packing in POLICIES, "packing", self.packing, " or ".join(POLICIES))
 
     @property
     def num_workers(self) -> int:

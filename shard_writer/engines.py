@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from shard_writer.errors import TokentarError
@@ -26,12 +28,21 @@ class SerialExecutor(Executor):
         return future
 
 
-def executor(workers: int, prepare: Callable[[Any], None], argument: Any) -> Executor:
-    """An executor of `workers` processes, each of which runs prepare(argument) first."""
+@contextmanager
+def executor(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterator[Executor]:
+    """An executor of `workers` processes, each of which runs prepare(argument) first. They end at once when the body fails."""
     if workers == 0:
         prepare(argument)
-        return SerialExecutor()
-    return ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (prepare, argument))
+        yield SerialExecutor()
+        return
+    context = get_context("spawn")
+    theirs, ours = context.Pipe(duplex=False)
+    with ours, theirs, ProcessPoolExecutor(workers, context, _start_worker, (theirs, prepare, argument)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            ours.close()  # what they are at would be done again anyway
+            raise
 
 
 def run(pool: Executor, step: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Iterator[Result]:
@@ -57,17 +68,16 @@ def run(pool: Executor, step: Callable[[Item], Result], items: Iterable[Item], a
             future.cancel()
 
 
-def _start_worker(prepare: Callable[[Any], None], argument: Any) -> None:
+def _start_worker(lifeline: Connection, prepare: Callable[[Any], None], argument: Any) -> None:
     """One core a worker, no traceback on Ctrl-C, and no life without the main process."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     prepare(argument)
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _end_with(lifeline: Connection) -> None:
+    """End this process when the other end of the pipe is closed: by the main process, or with it."""
+    lifeline.poll(None)
+    os._exit(1)

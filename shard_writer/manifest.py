@@ -6,10 +6,10 @@
 import json
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +33,21 @@ class ShardEntry:
     num_sequences: int
     bytes: int  # size of the file
     xxh3: str  # XXH3-64 of the file, 16 hexadecimal digits
+    docs_bytes: int | None = None  # the same of the provenance beside it, if there is one
+    docs_xxh3: str | None = None
 
     @property
     def file_name(self) -> str:
         """The shard's file name in its folder."""
         return f"{self.shard}.tar"
+
+    @property
+    def files(self) -> dict[str, tuple[int, str]]:
+        """Size and XXH3-64 of the shard and of its provenance, if it has one, by file name."""
+        found = {self.file_name: (self.bytes, self.xxh3)}
+        if self.docs_bytes is not None and self.docs_xxh3 is not None:
+            found[f"{self.shard}.docs.parquet"] = (self.docs_bytes, self.docs_xxh3)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +62,18 @@ class TokenizerInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What went in and came out of one split: tokens = sequences × seq_length + tail."""
+    """What went in and came out of one split: tokens = sequences × seq_length + tail - padding."""
 
     documents: int
     tokens: int
     sequences: int
     tail: int
+    padding: int = 0  # ids that fill up rows, with the packing best_fit
+
+    @classmethod
+    def none(cls) -> "Totals":
+        """Of nothing."""
+        return cls(documents=0, tokens=0, sequences=0, tail=0)
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(**{key: value + getattr(other, key) for key, value in asdict(self).items()})
@@ -77,11 +93,13 @@ class DatasetInfo:
     seed: int
     splits: dict[str, Totals]
     skipped: dict[str, int]  # documents left out, by reason
+    shards: int | None = None  # lines of manifest.jsonl that belong to the set; None: all
+    appended: list[dict[str, Any]] = field(default_factory=list)  # what was added later: source, settings, seed, …
 
     @property
     def totals(self) -> Totals:
         """Of all splits together."""
-        return sum(self.splits.values(), start=Totals(documents=0, tokens=0, sequences=0, tail=0))
+        return sum(self.splits.values(), start=Totals.none())
 
     def to_json(self) -> str:
         """The text of dataset.json."""
@@ -137,7 +155,8 @@ class Manifest:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when any byte, name or number of the chosen shards does: 16 hexadecimal digits."""
-        return storage.checksum(manifest_text(self.shards).encode())
+        shards = (replace(entry, docs_bytes=None, docs_xxh3=None) for entry in self.shards)
+        return storage.checksum(manifest_text(shards).encode())
 
     def path(self, entry: ShardEntry) -> Path:
         """Where a shard lies."""
@@ -148,6 +167,9 @@ class Manifest:
         entry = self.shards[index]
         first = int(self.first_sequences[index])
         return ShardFile(self.path(entry), self.info.row_format, entry.num_sequences, first)
+
+
+_ENTRY_TYPES = {key: get_args(kind) or (kind,) for key, kind in get_type_hints(ShardEntry).items()}
 
 
 def first_numbers(shards: Iterable[ShardEntry]) -> dict[str, int]:
@@ -161,20 +183,26 @@ def first_numbers(shards: Iterable[ShardEntry]) -> dict[str, int]:
 
 def manifest_text(shards: Iterable[ShardEntry]) -> str:
     """manifest.jsonl of these shards."""
-    return "".join(json.dumps(asdict(entry)) + "\n" for entry in shards)
+    lines = ({key: value for key, value in asdict(entry).items() if value is not None} for entry in shards)
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def write_manifest(manifest: Manifest) -> None:
-    """Publish a set whose shards are all in place: manifest first, dataset.json last (G3)."""
-    storage.put(manifest.root / MANIFEST_FILE, manifest_text(manifest.shards).encode())
-    storage.put(manifest.root / DATASET_FILE, manifest.info.to_json().encode())
+    """Publish a set whose shards are all in place."""
+    put_manifest(manifest.root, manifest_text(manifest.shards), manifest.info.to_json())
+
+
+def put_manifest(root: Path, manifest: str, dataset: str) -> None:
+    """The texts of manifest.jsonl and dataset.json: the latter last, so that a set is there, or grows, all at once (G3)."""
+    storage.put(root / MANIFEST_FILE, manifest.encode())
+    storage.put(root / DATASET_FILE, dataset.encode())
 
 
 def open_shards(folder: str | os.PathLike[str]) -> Manifest:
     """Read what a finished set says of itself. Raises SetError when it is missing, unfinished, damaged or of another version."""
     root = Path(folder)
     info = _read_info(root)
-    shards = tuple(_read_entries(root))
+    shards = tuple(_read_entries(root, info.shards))
     listed = sum(entry.num_sequences for entry in shards)
     if listed != info.totals.sequences:
         raise SetError(
@@ -206,10 +234,11 @@ def _read_info(root: Path) -> DatasetInfo:
         raise SetError(f"{path}: a key is missing or unknown ({error}); write the set again") from None
 
 
-def _read_entries(root: Path) -> Iterable[ShardEntry]:
+def _read_entries(root: Path, count: int | None) -> Iterable[ShardEntry]:
+    """The first `count` lines of the manifest, or all: behind them may be those of an append under way."""
     path = root / MANIFEST_FILE
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text().splitlines()[:count]
     except FileNotFoundError:
         raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
     seen: set[str] = set()
@@ -218,7 +247,7 @@ def _read_entries(root: Path) -> Iterable[ShardEntry]:
             entry = ShardEntry(**json.loads(line))
         except (ValueError, TypeError) as error:
             raise SetError(f"{path}:{number}: not a shard's line ({error})") from None
-        if any(type(getattr(entry, field.name)) is not field.type for field in fields(entry)):
+        if any(type(getattr(entry, key)) not in types for key, types in _ENTRY_TYPES.items()):
             raise SetError(f"{path}:{number}: a value of another type than it should have: {line:.200}")
         if not entry.shard or os.path.basename(entry.shard) != entry.shard or entry.shard.startswith("."):
             raise SetError(

@@ -1,19 +1,23 @@
 """The output folder: what is there before, the spool that a rerun goes on with, and publishing (G3).
 
-Until `publish`, everything is in the spool, so whatever goes wrong leaves a finished set of earlier as it was.
+Until `publish`, everything is in the spool, so whatever goes wrong leaves a finished set of earlier as it was. One file
+of the spool, plan.json, says whose work it holds and, once all of it is done, what is to be published; a run that is
+killed while it publishes is finished from that alone. plan.json goes last.
 """
 
+import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shard_writer import storage
 from shard_writer.errors import SetError
-from shard_writer.manifest import DATASET_FILE, MANIFEST_FILE, Manifest, write_manifest
+from shard_writer.manifest import DATASET_FILE, MANIFEST_FILE, Manifest, manifest_text, open_shards, put_manifest
 from shard_writer.spool import FOLDER
 
-_PLAN_FILE, _PUBLISHING_FILE = "plan.json", "publishing"
+_PLAN_FILE = "plan.json"
 _SET_FILE = re.compile(r"[\w-]+-\d{6,}(\.tar|\.docs\.parquet)")
 
 
@@ -23,7 +27,8 @@ class Output:
 
     folder: Path
     plan: str | None
-    overwrite: bool
+    overwrite: bool = False
+    append: bool = False
 
     @property
     def spool(self) -> Path:
@@ -36,56 +41,114 @@ class Output:
         return self.spool / "shards"
 
     def present(self) -> list[str]:
-        """Files of a set, finished or not, sorted."""
+        """Files of a set, finished or not, sorted, provenance last."""
         names = os.listdir(self.folder) if self.folder.exists() else []
-        return sorted(n for n in names if n in (DATASET_FILE, MANIFEST_FILE) or _SET_FILE.fullmatch(n))
+        found = (name for name in names if name in (DATASET_FILE, MANIFEST_FILE) or _SET_FILE.fullmatch(name))
+        return sorted(found, key=lambda name: (name.endswith(".parquet"), name))
 
-    def prepare(self) -> None:
-        """Go on with the spool of the same plan, or start afresh. Raises SetError when something else is there."""
-        same = self._is_same_plan()
-        present = self.present()
-        if present and not self.overwrite and not (same and self._is_publishing()):
-            if not (self.spool / _PLAN_FILE).exists():
-                storage.remove(self.spool)  # there for our lock alone
-            raise SetError(
-                f"{self.folder}: already holds {', '.join(present[:6])}{', …' if len(present) > 6 else ''} ({len(present)} files); "
-                "choose another output, or replace them with --overwrite"
-            )
-        if not same:
-            self._start_afresh()
-        self.shards.mkdir(exist_ok=True)
+    def strays(self, manifest: Manifest) -> list[str]:
+        """Files of a set that `manifest` does not list, sorted."""
+        listed = {name for entry in manifest.shards for name in entry.files}
+        return [name for name in self.present() if name not in listed | {DATASET_FILE, MANIFEST_FILE}]
 
-    def _is_same_plan(self) -> bool:
-        path = self.spool / _PLAN_FILE
-        return self.plan is not None and path.exists() and path.read_text() == self.plan
+    def prepare(self) -> Manifest | None:
+        """Go on with the spool of the same plan, or start afresh; returns the set to append to, if that is asked for.
 
-    def _is_publishing(self) -> bool:
-        return (self.spool / _PUBLISHING_FILE).exists()
+        Raises SetError when something else is there.
+        """
+        try:
+            return self._prepare()
+        except SetError:
+            if not self._state():
+                self.discard()  # there for our lock alone
+            raise
 
-    def _start_afresh(self) -> None:
-        path = self.spool / _PLAN_FILE
-        if path.exists() and path.stat().st_size and not self.overwrite:
+    def _prepare(self) -> Manifest | None:
+        base = open_shards(self.folder) if self.append else None
+        if self.is_publishing:
+            return base
+        state = {"plan": self.plan, "onto": base.fingerprint if base else None}
+        is_same = self.plan is not None and self._state() == state
+        if not is_same and self._state().get("plan") is not None and not self.overwrite:
             raise SetError(
                 f"{self.spool}: unfinished work of another run (other input, settings or tokenizer); finish that run, choose another "
                 "output, or drop the work with --overwrite"
             )
-        for old in self.spool.iterdir():
-            if old.name != storage.LOCK_FILE:
-                storage.remove(old)
-        storage.put(path, (self.plan or "").encode())
+        if base:
+            self._withdraw(base)
+        self._refuse(self.strays(base) if base else [] if self.overwrite else self.present())
+        if not is_same:
+            self._start_afresh(state)
+        self.shards.mkdir(exist_ok=True)
+        return base
 
-    def publish(self, manifest: Manifest) -> None:
-        """Replace what is there by the finished set: shards, manifest, dataset.json last. May be killed and repeated at any point."""
-        if not self._is_publishing():
-            for name in [DATASET_FILE, *self.present()]:
+    def _state(self) -> dict[str, Any]:
+        """What plan.json says; empty when there is none."""
+        path = self.spool / _PLAN_FILE
+        state: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        return state
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether a run of this plan was stopped when only `finish` was left to do."""
+        state = self._state()
+        return self.plan is not None and state.get("plan") == self.plan and "manifest" in state
+
+    def _withdraw(self, base: Manifest) -> None:
+        """Take back shards that another append had put in place when it was stopped."""
+        for name in self._state().get("files", []):
+            if name in self.strays(base):
                 storage.remove(self.folder / name)
-            storage.put(self.spool / _PUBLISHING_FILE, b"")
-        for entry in manifest.shards:
-            if (self.shards / entry.file_name).exists():
-                os.replace(self.shards / entry.file_name, manifest.path(entry))
-        storage.sync_folder(self.folder)
-        write_manifest(manifest)
+
+    def _refuse(self, present: list[str]) -> None:
+        if present:
+            raise SetError(
+                f"{self.folder}: already holds {', '.join(present[:6])}{', …' if len(present) > 6 else ''} ({len(present)} files); "
+                + ("remove what its manifest does not list" if self.append else "")
+                + ("" if self.append else "choose another output, or replace them with --overwrite")
+            )
+
+    def _start_afresh(self, state: dict[str, Any]) -> None:
+        self._empty_spool()
+        storage.put(self.spool / _PLAN_FILE, json.dumps(state).encode())
+
+    def _empty_spool(self) -> None:
+        """Remove all but our lock, plan.json last."""
+        names = set(os.listdir(self.spool)) - {storage.LOCK_FILE, _PLAN_FILE}
+        for name in [*names, _PLAN_FILE]:
+            storage.remove(self.spool / name)
+
+    def publish(self, manifest: Manifest, new: Manifest) -> Manifest:
+        """Put the shards of `new` in place and let the set be `manifest`. May be killed at any point, then `finish` goes on."""
+        files = [name for entry in new.shards for name in entry.files]
+        texts = {"manifest": manifest_text(manifest.shards), "dataset": manifest.info.to_json()}
+        storage.put(self.spool / _PLAN_FILE, json.dumps(self._state() | texts | {"files": files}).encode())
+        return self.finish()
+
+    def finish(self) -> Manifest:
+        """Do what plan.json says is left to do; returns the finished set."""
+        state = self._state()
+        waiting = set(os.listdir(self.shards)) & set(state["files"]) if self.shards.exists() else set()
+        if waiting or not self._is_committed(state):
+            if not self.append:
+                self._clear(set(state["files"]) - waiting)
+            for name in sorted(waiting):
+                os.replace(self.shards / name, self.folder / name)
+            storage.sync_folder(self.folder)
+            put_manifest(self.folder, state["manifest"], state["dataset"])
+        self._empty_spool()
         storage.remove(self.spool)
+        return open_shards(self.folder)
+
+    def _is_committed(self, state: dict[str, Any]) -> bool:
+        path = self.folder / DATASET_FILE
+        return path.exists() and path.read_text() == state["dataset"]
+
+    def _clear(self, moved: set[str]) -> None:
+        """Remove the set that is replaced, dataset.json first, but not what has been put in place already."""
+        for name in [DATASET_FILE, *self.present()]:
+            if name not in moved:
+                storage.remove(self.folder / name)
 
     def discard(self) -> None:
         """Leave nothing of a run that cannot go on, and no folder that was not there before."""

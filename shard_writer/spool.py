@@ -9,16 +9,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from shard_writer import storage
+from shard_writer.errors import SetError
 from shard_writer.shards import TokenIds
 
 FOLDER = ".spool"
+# of each document: what it is ordered by, its tokens, and how many documents and rows of the task come before it
+DOCUMENT = np.dtype([("key", "<u8"), ("length", "<i8"), ("number", "<i8"), ("row", "<i8")])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,9 @@ class TaskRecord:
     size: int  # bytes of input
     documents: int
     tokens: int
+    rows: int  # of input: lines, rows or files, those left out counted
+    sources: list[str]  # see documents.Reader
+    first_place: int
     skipped: dict[str, int]
     parts: list[str]  # XXH3-64 of each part
 
@@ -38,6 +44,7 @@ class Run:
     """Documents of one cell in one part: `documents` of them from `first_document` on, `tokens` ids from `first_token` on."""
 
     path: str
+    task: int
     header: int  # bytes before the documents
     all_documents: int  # of the part
     first_document: int
@@ -45,15 +52,26 @@ class Run:
     first_token: int
     tokens: int
 
-    def read(self, out: TokenIds) -> NDArray[np.int64]:
-        """Fill `out`, shape (tokens,), with the ids; returns (documents, 2) int64: key (as uint64) and length of each document."""
-        rows = np.empty((self.documents, 2), np.int64)
-        with open(self.path, "rb", buffering=0) as file:
-            file.seek(self.header + 16 * self.first_document)
-            file.readinto(rows.view(np.uint8).data)
-            file.seek(self.header + 16 * self.all_documents + out.itemsize * self.first_token)
-            file.readinto(out.view(np.uint8).data)
-        return rows
+    def read(self, out: TokenIds) -> NDArray[Any]:
+        """Fill `out`, shape (tokens,), with the ids; returns the documents, (documents,) DOCUMENT, in the same order."""
+        documents = np.empty(self.documents, DOCUMENT)
+        with open(self.path, "rb") as file:
+            self._fill(file, self.header + DOCUMENT.itemsize * self.first_document, documents)
+            behind = self.header + DOCUMENT.itemsize * self.all_documents
+            self._fill(file, behind + out.itemsize * self.first_token, out)
+        return documents
+
+    def read_documents(self) -> NDArray[Any]:
+        """What `read` returns, without the ids."""
+        documents = np.empty(self.documents, DOCUMENT)
+        with open(self.path, "rb") as file:
+            self._fill(file, self.header + DOCUMENT.itemsize * self.first_document, documents)
+        return documents
+
+    def _fill(self, file: IO[bytes], place: int, array: NDArray[Any]) -> None:
+        file.seek(place)
+        if file.readinto(array.view(np.uint8).data) < array.nbytes:  # type: ignore[attr-defined]
+            raise SetError(f"{self.path}: ends before byte {place + array.nbytes}; the same command writes it again")
 
 
 @dataclass(frozen=True)
@@ -70,19 +88,18 @@ class Part:
         """Where it lies."""
         return self.folder / f"{self.task:08d}-{self.batch:05d}.part"
 
-    def write(
-        self, ids: TokenIds, keys: NDArray[np.uint64], lengths: NDArray[np.int64], cells: NDArray[np.int64]
-    ) -> str:
+    def write(self, ids: TokenIds, documents: NDArray[Any], cells: NDArray[np.int64]) -> str:
         """Write documents that stand in the order of their cells; returns the part's checksum.
 
-        ids: (tokens,); keys, lengths, cells: (documents,), the documents' hashes, token counts and cells.
+        ids: (tokens,); documents: (documents,) DOCUMENT; cells: (documents,), the cell of each.
         """
+        lengths = documents["length"]
         counts = np.stack(
             [np.bincount(cells, minlength=self.num_cells), _sum_by(cells, lengths, self.num_cells)], axis=1
         )
         digest = xxhash.xxh3_64()
-        with open(self.path, "wb", buffering=0) as file:
-            for piece in (counts, np.stack([keys.view(np.int64), lengths], axis=1), ids):
+        with storage.naming(self.path), open(self.path, "wb") as file:
+            for piece in (counts, documents, ids):
                 content = np.ascontiguousarray(piece).view(np.uint8).data
                 digest.update(content)
                 file.write(content)
@@ -96,7 +113,7 @@ class Part:
         """Where a cell's documents lie; `counts` is what counts() gives."""
         before, own = counts[:cell].sum(axis=0).tolist(), counts[cell].tolist()
         documents = int(counts[:, 0].sum())
-        return Run(str(self.path), 16 * self.num_cells, documents, before[0], own[0], before[1], own[1])
+        return Run(str(self.path), self.task, 16 * self.num_cells, documents, before[0], own[0], before[1], own[1])
 
 
 def _sum_by(cells: NDArray[np.int64], lengths: NDArray[np.int64], num_cells: int) -> NDArray[np.int64]:
@@ -119,7 +136,7 @@ def read_record(folder: Path, index: int, num_cells: int) -> TaskRecord | None:
             storage.file_checksum(part.path)[1] == seen
             for part, seen in zip(parts_of(folder, record, num_cells), record.parts, strict=True)
         )
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, TypeError):
         return None
     return record if whole else None
 

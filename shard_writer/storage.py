@@ -48,7 +48,7 @@ def _walk(folder: str) -> Iterator[str]:
 def put(path: Path, content: bytes | NDArray[Any], *, durable: bool = True) -> None:
     """Write a file so that it is whole under `path` or not there: temp name, fsync (when `durable`), rename."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
+    with naming(path), open(temporary, "wb") as file:
         file.write(content.data if not isinstance(content, bytes) else content)
         if durable:
             file.flush()
@@ -56,6 +56,16 @@ def put(path: Path, content: bytes | NDArray[Any], *, durable: bool = True) -> N
     os.replace(temporary, path)
     if durable:
         sync_folder(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the system name `path`; that of a full disk names no file by itself."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -85,15 +95,20 @@ def file_checksum(path: Path) -> tuple[int, str]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of an output folder; a second writer is refused at once. The lock ends with the process that holds it."""
+    busy = SetError(f"{folder.parent}: another writer is at work here; wait for it or choose another output")
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK_FILE, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SetError(
-                f"{folder.parent}: another writer is at work here; wait for it or choose another output"
-            ) from None
+            raise busy from None
+        if not _is_same_file(folder / LOCK_FILE, lock.fileno()):
+            raise busy  # it ended just now and took the file along that we hold
         yield
+
+
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor))
 
 
 def remove(path: Path) -> None:

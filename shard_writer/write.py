@@ -1,6 +1,7 @@
 """plan → map → barrier → reduce → publish: from documents to a finished set.
 
-steps.py is what the workers do, barrier.py the arithmetic between them, output.py the folder; this file is their order.
+steps.py and reduce.py are what the workers do, barrier.py the arithmetic between them, output.py the folder, append.py
+what is there already; this file is their order.
 """
 
 import json
@@ -16,19 +17,25 @@ import numpy as np
 from tqdm import tqdm
 
 from shard_writer import engines, layout, sources, spool, steps, storage, tokens
+from shard_writer.append import Base
 from shard_writer.arguments import WriteArguments
-from shard_writer.barrier import Layout, Split
+from shard_writer.barrier import Layout, Split, Stream
 from shard_writer.errors import InputError, SettingError
 from shard_writer.manifest import VERSION, DatasetInfo, Manifest, ShardEntry, Totals, first_numbers
 from shard_writer.output import Output
+from shard_writer.provenance import Origins
+from shard_writer.reduce import CountRows, ReduceStep, ShardTask, Window
 from shard_writer.shards import RowFormat
 from shard_writer.sources import Source, Task
 from shard_writer.spool import TaskRecord
-from shard_writer.steps import MapStep, ReduceStep, ShardTask
+from shard_writer.steps import MapStep
 from shard_writer.tokens import TokenizerSpec
 
 VALIDATION = "validation"
-_DECIDING = ("text_column", "input_format", "name", "num_shards", "shuffle", "validation_fraction", "bad_documents")
+DECIDING = (
+    *("text_column", "input_format", "dataset_config", "dataset_split", "eos_token", "add_bos", "name", "num_shards"),
+    *("shuffle", "packing", "validation_fraction", "bad_documents", "provenance"),
+)  # flags that decide the bytes, beside the input, the tokenizer, the seed and seq_length
 
 
 def write_shards(
@@ -49,11 +56,14 @@ def write_shards(
     arguments = WriteArguments(input=names or [], tokenizer=name, output=os.fspath(output), **settings)
     spec = _describe(tokenizer, arguments)
     source = sources.plan_rows(input, text_column=arguments.text_column) if names is None else _plan(arguments)
-    target = Output(Path(output), _identity(arguments, spec, source), arguments.overwrite)
+    target = Output(Path(output), _identity(arguments, spec, source), arguments.overwrite, arguments.append)
     with storage.locked(target.spool):
-        target.prepare()
+        base = Base(target.prepare())
+        if target.is_publishing:
+            return target.finish()
         try:
-            return _write(arguments, spec, source, target)
+            base.check(spec, arguments.seq_length, arguments.packing)
+            return _write(arguments, spec, source, target, base)
         except (InputError, SettingError):
             target.discard()
             raise
@@ -89,47 +99,41 @@ def _plan(arguments: WriteArguments) -> Source:
 
 
 def _settings(arguments: WriteArguments, spec: TokenizerSpec) -> dict[str, Any]:
-    """What decides the bytes beside the input, the tokenizer, the seed and seq_length."""
     around = {"prefix_ids": list(spec.prefix), "suffix_ids": list(spec.suffix)}
-    return {key: getattr(arguments, key) for key in _DECIDING} | around
+    return {key: getattr(arguments, key) for key in DECIDING} | around
 
 
 def _identity(arguments: WriteArguments, spec: TokenizerSpec, source: Source) -> str | None:
     if source.identity is None:
         return None
-    settings = _settings(arguments, spec)
+    settings = _settings(arguments, spec) | {"append": arguments.append}
     return json.dumps([VERSION, source.identity, settings, asdict(spec.info), arguments.seq_length, arguments.seed])
 
 
-def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, target: Output) -> Manifest:
+def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, target: Output, base: Base) -> Manifest:
     """All steps, with the output's lock held."""
-    row_format = RowFormat(arguments.seq_length, spec.dtype)
     map_step = _map_step(arguments, source, target)
-    reduce_step = ReduceStep(
-        folder=target.shards, row_format=row_format, shuffle=arguments.shuffle, seed=arguments.seed
-    )
+    reduce_step = _reduce_step(arguments, spec, target)
     with engines.executor(arguments.num_workers, steps.prepare, spec) as pool:
         ahead = 2 * max(1, arguments.num_workers)
         records = _map(pool, map_step, source, target.spool, ahead)
-        parts = [part for record in records for part in spool.parts_of(target.spool, record, map_step.num_cells)]
-        counts = np.array([part.counts() for part in parts], np.int64).reshape(len(parts), map_step.num_cells, 2)
-        shape = Layout(parts=parts, counts=counts, row_format=row_format, shuffle=arguments.shuffle)
+        Origins.of(records, base.documents).save(target.spool)
         skipped = _skipped(records)
-        totals, tasks = _cut(arguments, map_step, shape, skipped)
+        totals, tasks = _cut(pool, arguments, map_step, _layout(records, map_step, reduce_step), base, skipped)
         entries = _reduce(pool, reduce_step, tasks, ahead)
     info = DatasetInfo(
         seq_length=arguments.seq_length,
         dtype=spec.dtype.name,
         tokenizer=spec.info,
-        source={"input": source.names, "text_column": arguments.text_column},
+        source={"input": source.names, "text_column": arguments.text_column, "bytes": source.size},
         settings=_settings(arguments, spec),
         seed=arguments.seed,
         splits=totals,
         skipped=skipped,
+        shards=len(entries),
     )
-    manifest = Manifest(target.folder, info, entries, first_numbers(entries))
-    target.publish(manifest)
-    return manifest
+    new = Manifest(target.folder, info, entries, first_numbers(entries))
+    return target.publish(base.extended(new), new)
 
 
 def _map_step(arguments: WriteArguments, source: Source, target: Output) -> MapStep:
@@ -144,6 +148,24 @@ def _map_step(arguments: WriteArguments, source: Source, target: Output) -> MapS
         train_cells=cells,
         validation_cells=max(1, round(cells * arguments.validation_fraction)) if arguments.validation_fraction else 0,
     )
+
+
+def _reduce_step(arguments: WriteArguments, spec: TokenizerSpec, target: Output) -> ReduceStep:
+    return ReduceStep(
+        folder=target.shards,
+        origins=target.spool if arguments.provenance else None,
+        row_format=RowFormat(arguments.seq_length, spec.dtype),
+        packing=arguments.packing,
+        fill=spec.info.eos_token_id,
+        shuffle=arguments.shuffle,
+        seed=arguments.seed,
+    )
+
+
+def _layout(records: list[TaskRecord], step: MapStep, reduce_step: ReduceStep) -> Layout:
+    parts = [part for record in records for part in spool.parts_of(step.folder, record, step.num_cells)]
+    counts = np.array([part.counts() for part in parts], np.int64).reshape(len(parts), step.num_cells, 2)
+    return Layout(parts=parts, counts=counts, row_format=reduce_step.row_format, shuffle=step.shuffle)
 
 
 def _map(pool: Executor, step: MapStep, source: Source, folder: Path, ahead: int) -> list[TaskRecord]:
@@ -176,7 +198,7 @@ def _skipped(records: list[TaskRecord]) -> dict[str, int]:
 
 
 def _cut(
-    arguments: WriteArguments, step: MapStep, shape: Layout, skipped: dict[str, int]
+    pool: Executor, arguments: WriteArguments, step: MapStep, shape: Layout, base: Base, skipped: dict[str, int]
 ) -> tuple[dict[str, Totals], list[ShardTask]]:
     """Totals by split, and the shards of all splits, numbered through."""
     splits = [Split(arguments.name, range(step.train_cells))]
@@ -185,14 +207,30 @@ def _cut(
     totals: dict[str, Totals] = {}
     tasks: list[ShardTask] = []
     for split in splits:
+        stream = _stream(pool, arguments, shape.windows(split))
         try:
-            totals[split.name] = shape.totals(split)
+            totals[split.name] = shape.totals(split, stream)
         except InputError as error:
             raise InputError(f"{error}; skipped: {skipped or 'nothing'}") from None
         num_shards = arguments.num_shards if split.name == arguments.name else None
-        first = sum(task.num_sequences for task in tasks)
-        tasks += shape.shard_tasks(split, totals[split.name].sequences, num_shards, first)
+        tasks += stream.shard_tasks(
+            split.name,
+            num_shards=num_shards
+            or base.num_shards(split.name, stream.sequences)
+            or layout.default_num_shards(stream.sequences, shape.row_format.stride),
+            first_shard=base.next_shard(split.name),
+            first_sequence=base.sequences + sum(task.num_sequences for task in tasks),
+        )
     return totals, tasks
+
+
+def _stream(pool: Executor, arguments: WriteArguments, windows: list[Window]) -> Stream:
+    if arguments.packing == "wrap":
+        tokens = np.array([window.tokens for window in windows], np.int64)
+        return Stream(windows=windows, sizes=tokens, per_sequence=arguments.seq_length)
+    ahead = 2 * max(1, arguments.num_workers)
+    rows = dict(engines.run(pool, CountRows(arguments.seq_length), enumerate(windows), ahead))
+    return Stream(windows=windows, sizes=np.array([rows[i] for i in range(len(windows))], np.int64), per_sequence=1)
 
 
 def _reduce(pool: Executor, step: ReduceStep, tasks: list[ShardTask], ahead: int) -> tuple[ShardEntry, ...]:

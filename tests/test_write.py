@@ -15,8 +15,8 @@ import webdataset
 
 from shard_writer import InputError, Manifest, SetError, SettingError, documents, open_shards, sources, write_shards
 from shard_writer.engines import SerialExecutor
+from shard_writer.reduce import ReduceStep
 from shard_writer.spool import Part
-from shard_writer.steps import ReduceStep
 from shard_writer.storage import locked
 from shard_writer.verify import faults
 from tests.written import byte_ids, constant_length, contents, jsonl, rows_of, texts_of
@@ -419,7 +419,7 @@ def test_rows_in_memory_are_never_mixed_with_those_of_an_earlier_run(
 
 def test_a_finished_set_holds_what_its_manifest_lists_and_nothing_else(write: Write, tmp_path: Path) -> None:
     manifest = write(sevens(50, tmp_path), num_shards=3, validation_fraction=0.3, name="web-2024_en")
-    listed = {entry.file_name for entry in manifest.shards}
+    listed = {name for entry in manifest.shards for name in entry.files}
     assert set(contents(tmp_path / "out")) == listed | {"dataset.json", "manifest.jsonl"}
     assert {"web-2024_en-000000.tar", "web-2024_en-000002.tar", "validation-000000.tar"} <= listed
     assert open_shards(tmp_path / "out") == manifest
@@ -477,9 +477,10 @@ def test_a_folder_that_holds_a_set_is_refused_unless_it_is_to_be_replaced(write:
         write(sevens(6, tmp_path), num_shards=3)
     assert contents(tmp_path / "out") == before
     manifest = write(sevens(6, tmp_path), num_shards=3, overwrite=True)
-    shards = [f"train-{index:06d}.tar" for index in range(3)]
-    assert sorted(contents(tmp_path / "out")) == ["dataset.json", "manifest.jsonl", *shards]
-    assert [entry.file_name for entry in manifest.shards] == shards
+    shards = [f"train-{index:06d}" for index in range(3)]
+    files = {f"{shard}{suffix}" for shard in shards for suffix in (".tar", ".docs.parquet")}
+    assert set(contents(tmp_path / "out")) == {"dataset.json", "manifest.jsonl"} | files
+    assert [entry.shard for entry in manifest.shards] == shards
 
 
 def test_a_stray_shard_without_a_manifest_is_refused_too(write: Write, tmp_path: Path) -> None:

@@ -1,0 +1,211 @@
+"""reduce: from the spool to shards. Each step is a function of its argument and of files that nobody changes (G2)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shard_writer import packing, provenance, seeds, storage
+from shard_writer.manifest import ShardEntry
+from shard_writer.packing import Tiles
+from shard_writer.provenance import Origins
+from shard_writer.shards import RowFormat, TokenIds, shard_image
+from shard_writer.spool import DOCUMENT, Run
+
+_ROWS = 3  # purpose of random numbers, see steps.py
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of the stream of documents; the first and the last may be cut."""
+
+    ids: TokenIds  # (tokens,)
+    lengths: NDArray[np.int64]  # (documents,): tokens of each that are here
+    tasks: NDArray[np.int64]  # (documents,)
+    documents: NDArray[Any]  # (documents,) DOCUMENT
+
+    @classmethod
+    def join(cls, stretches: Sequence["Stretch"]) -> "Stretch":
+        """Stretches end to end."""
+        parts = zip(*((s.ids, s.lengths, s.tasks, s.documents) for s in stretches), strict=True)
+        return cls(*map(np.concatenate, parts))
+
+
+@dataclass(frozen=True)
+class Window:
+    """The documents of `runs`, one run after the other or, when `merge` is set, merged by their key."""
+
+    runs: Sequence[Run]
+    merge: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all its documents."""
+        return sum(run.tokens for run in self.runs)
+
+    def read(self, start: int = 0, stop: int | None = None) -> Stretch:
+        """Tokens `start` … `stop - 1`, or all."""
+        held: TokenIds = np.empty(self.tokens, self.dtype)
+        found = [np.empty(0, DOCUMENT)]
+        filled = 0
+        for run in self.runs:
+            found.append(run.read(held[filled : filled + run.tokens]))
+            filled += run.tokens
+        documents = np.concatenate(found)
+        tasks = np.repeat([run.task for run in self.runs], [run.documents for run in self.runs]).astype(np.int64)
+        order = np.argsort(documents["key"], kind="stable") if self.merge else np.arange(len(documents))
+        ends = np.cumsum(documents["length"][order])
+        stop = filled if stop is None else stop
+        within = slice(np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left") + 1)
+        taken, ends = order[within], ends[within]
+        starts = ends - documents["length"][taken]
+        lengths = np.minimum(ends, stop) - np.maximum(starts, start)
+        if self.merge:
+            ids, begin = take_documents(held, documents["length"], taken), int(starts.min(initial=start))
+        else:
+            ids, begin = held, 0
+        return Stretch(ids[start - begin : stop - begin], lengths, tasks[taken], documents[taken])
+
+
+@dataclass(frozen=True)
+class WindowPiece:
+    """Tokens `start` … `stop - 1` of a window or, where windows are packed one by one, its rows of these numbers."""
+
+    window: Window
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewShard:
+    """One shard to be made."""
+
+    name: str
+    split: str
+    first_sequence: int
+    num_sequences: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardTask(NewShard):
+    """One shard to be made from pieces of the stream."""
+
+    pieces: tuple[WindowPiece, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a shard and where they come from."""
+
+    ids: TokenIds  # (rows, seq_length)
+    tiles: Tiles
+    tasks: NDArray[np.int64]  # of the documents that `tiles` points at
+    documents: NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceStep:
+    """shard task → a whole shard under its name in `folder`, its provenance beside it."""
+
+    folder: Path
+    origins: Path | None  # where Origins are; None: no provenance
+    row_format: RowFormat
+    packing: str
+    fill: int  # id behind the documents of a row that they do not fill
+    shuffle: bool
+    seed: int
+
+    def __call__(self, task: ShardTask) -> ShardEntry:
+        """Build one shard, or only read it when an earlier run did; returns its line of the manifest."""
+
+        def build() -> tuple[TokenIds, pa.Table | None]:
+            rows = self._wrapped(task) if self.packing == "wrap" else self._fitted(task)
+            if self.shuffle:
+                order = seeds.permutation(len(rows.ids), self.seed, _ROWS, task.first_sequence)
+                rows = Rows(rows.ids[order], rows.tiles.reordered(order), rows.tasks, rows.documents)
+            if self.origins is None:
+                return rows.ids, None
+            return rows.ids, Origins.load(self.origins).table(rows.tiles, rows.tasks, rows.documents)
+
+        return make_shard(self.folder, task, self.row_format, build)
+
+    def _wrapped(self, task: ShardTask) -> Rows:
+        whole = Stretch.join([piece.window.read(piece.start, piece.stop) for piece in task.pieces])
+        length = self.row_format.seq_length
+        return Rows(whole.ids.reshape(-1, length), packing.wrap(whole.lengths, length), whole.tasks, whole.documents)
+
+    def _fitted(self, task: ShardTask) -> Rows:
+        parts = [self._fitted_piece(piece) for piece in task.pieces]
+        return Rows(
+            np.concatenate([part.ids for part in parts]),
+            Tiles.join(
+                [part.tiles for part in parts], [len(part.ids) for part in parts], [len(part.tasks) for part in parts]
+            ),
+            np.concatenate([part.tasks for part in parts]),
+            np.concatenate([part.documents for part in parts]),
+        )
+
+    def _fitted_piece(self, piece: WindowPiece) -> Rows:
+        """Some rows of a window, all of which is packed for them."""
+        whole = piece.window.read()
+        length = self.row_format.seq_length
+        tiles = packing.best_fit(whole.lengths, length).between(piece.start, piece.stop)
+        ids = packing.lay_out(whole.ids, tiles, piece.stop - piece.start, length, self.fill)
+        return Rows(ids, tiles, whole.tasks, whole.documents)
+
+
+@dataclass(frozen=True)
+class CountRows:
+    """(number of a window, window) → (the number, rows that the window makes by itself)."""
+
+    seq_length: int
+
+    def __call__(self, window: tuple[int, Window]) -> tuple[int, int]:
+        """Pack one window."""
+        lengths = [run.read_documents()["length"] for run in window[1].runs]
+        return window[0], packing.num_rows(np.concatenate([np.empty(0, np.int64), *lengths]), self.seq_length)
+
+
+def make_shard(
+    folder: Path, shard: NewShard, row_format: RowFormat, build: Callable[[], tuple[TokenIds, pa.Table | None]]
+) -> ShardEntry:
+    """Write what `build` gives as a shard and its provenance, unless an earlier run did; returns its line of the manifest.
+
+    The shard's name comes last, so it means that both are whole (G3).
+    """
+    path, docs = folder / f"{shard.name}.tar", provenance.path_of(folder, shard.name)
+    if not path.exists():
+        ids, origins = build()
+        if origins is not None:
+            storage.put(docs, provenance.to_parquet(origins))
+        storage.put(path, shard_image(ids, shard.first_sequence, row_format))
+    size, digest = storage.file_checksum(path)
+    docs_size, docs_digest = storage.file_checksum(docs) if docs.exists() else (None, None)
+    return ShardEntry(
+        shard=shard.name,
+        split=shard.split,
+        num_sequences=shard.num_sequences,
+        bytes=size,
+        xxh3=digest,
+        docs_bytes=docs_size,
+        docs_xxh3=docs_digest,
+    )
+
+
+def take_documents(ids: TokenIds, lengths: NDArray[np.int64], order: NDArray[np.int64]) -> TokenIds:
+    """The documents `order`, one behind the other. ids: (tokens,); lengths: (documents,); order: (chosen documents,).
+
+    pyarrow copies whole documents, so the cost is that of memory.
+    """
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    column = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(lengths), [None, pa.py_buffer(offsets * ids.itemsize), pa.py_buffer(ids)]
+    )
+    taken: Any = np.frombuffer(column.take(pa.array(order)).buffers()[2], ids.dtype)
+    return taken  # type: ignore[no-any-return]
