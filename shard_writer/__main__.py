@@ -1,11 +1,13 @@
-"""python -m shard_writer write | verify | show: see `--help` of each."""
+"""python -m shard_writer write | verify | reshard | show: see `--help` of each."""
 
 import argparse
 import logging
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from shard_writer import open_shards, recipes, write_shards
 from shard_writer.arguments import WriteArguments
@@ -15,7 +17,8 @@ from shard_writer.manifest import Manifest
 USAGE = """usage: python -m shard_writer COMMAND …
 
   write    tokenize documents, pack them and write numbered shards   (write --help lists the flags)
-  verify   read every byte of a set and compare it with its manifest
+  verify   read every byte of a set and compare it with its manifest; write damaged files again
+  reshard  copy a set into another number of shards
   show     print decoded sequences with their document boundaries
 """
 
@@ -48,22 +51,50 @@ def summary(manifest: Manifest, seconds: float) -> str:
 
 def verify(argv: Sequence[str]) -> int:
     """The command `verify`."""
+    from shard_writer.repair import repair
     from shard_writer.verify import faults
 
     parser = argparse.ArgumentParser(
         "python -m shard_writer verify", description="Read every byte of a set; exit status 1 if any differs."
     )
     parser.add_argument("set", help="folder of the set")
-    manifest = open_shards(parser.parse_args(argv).set)
+    parser.add_argument(
+        "--repair", action="store_true", help="first write damaged files again from the input, if that is still there"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.repair:
+        for line in repair(Path(arguments.set)):
+            print(line)
+    manifest = open_shards(arguments.set)
     found = list(faults(manifest))
     for fault in found:
         print(fault, file=sys.stderr)
     if found:
-        print(f"{manifest.root}: {len(found)} faults; restore these files, or write the set again", file=sys.stderr)
+        print(f"{manifest.root}: {len(found)} faults; {WAYS_OUT[arguments.repair]}", file=sys.stderr)
         return 1
-    print(
-        f"{manifest.root}: {len(manifest.shards)} shards, {sum(entry.bytes for entry in manifest.shards):,} bytes, all as written"
+    size = sum(size for entry in manifest.shards for size, _ in entry.files.values())
+    print(f"{manifest.root}: {len(manifest.shards)} shards, {size:,} bytes, all as written")
+    return 0
+
+
+def reshard(argv: Sequence[str]) -> int:
+    """The command `reshard`."""
+    from shard_writer.reshard import reshard
+
+    parser = argparse.ArgumentParser(
+        "python -m shard_writer reshard",
+        description="Copy a set into another number of shards, its sequences in their order.",
     )
+    parser.add_argument("source", help="folder of the set")
+    parser.add_argument("output", help="folder of the new set")
+    parser.add_argument("--num_shards", type=int, help="shards of its first split (default: as `write` cuts them)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what the output holds")
+    arguments = parser.parse_args(argv)
+    start = time.monotonic()
+    manifest = reshard(
+        arguments.source, arguments.output, num_shards=arguments.num_shards, overwrite=arguments.overwrite
+    )
+    print(summary(manifest, time.monotonic() - start))
     return 0
 
 
@@ -88,7 +119,11 @@ def show(argv: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS = {"write": write, "verify": verify, "show": show}
+WAYS_OUT = {
+    False: "restore these files, write them again with --repair, or write the set again",
+    True: "restore these files, or write the set again",
+}
+COMMANDS = {"write": write, "verify": verify, "reshard": reshard, "show": show}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -113,4 +148,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as on Ctrl-C
     sys.exit(main(sys.argv[1:]))

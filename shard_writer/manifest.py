@@ -95,6 +95,7 @@ class DatasetInfo:
     skipped: dict[str, int]  # documents left out, by reason
     shards: int | None = None  # lines of manifest.jsonl that belong to the set; None: all
     appended: list[dict[str, Any]] = field(default_factory=list)  # what was added later: source, settings, seed, …
+    resharded: bool = False  # so that no writing makes these shards
 
     @property
     def totals(self) -> Totals:
@@ -201,8 +202,13 @@ def put_manifest(root: Path, manifest: str, dataset: str) -> None:
 def open_shards(folder: str | os.PathLike[str]) -> Manifest:
     """Read what a finished set says of itself. Raises SetError when it is missing, unfinished, damaged or of another version."""
     root = Path(folder)
-    info = _read_info(root)
+    info = read_info(root)
     shards = tuple(_read_entries(root, info.shards))
+    if info.shards is not None and len(shards) < info.shards:
+        raise SetError(
+            f"{root / MANIFEST_FILE}: {len(shards)} lines where {DATASET_FILE} counts {info.shards} shards; a line was lost, "
+            "`python -m shard_writer verify --repair` writes it again"
+        )
     listed = sum(entry.num_sequences for entry in shards)
     if listed != info.totals.sequences:
         raise SetError(
@@ -212,7 +218,8 @@ def open_shards(folder: str | os.PathLike[str]) -> Manifest:
     return Manifest(root, info, shards, first_numbers(shards))
 
 
-def _read_info(root: Path) -> DatasetInfo:
+def read_info(root: Path) -> DatasetInfo:
+    """dataset.json. Raises SetError when it is missing, damaged or of another version."""
     path = root / DATASET_FILE
     try:
         values = json.loads(path.read_text())

@@ -89,6 +89,11 @@ class Output:
         return state
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether there is work in the spool to go on with."""
+        return bool(self._state())
+
+    @property
     def is_publishing(self) -> bool:
         """Whether a run of this plan was stopped when only `finish` was left to do."""
         state = self._state()

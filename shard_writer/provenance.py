@@ -98,3 +98,17 @@ def to_parquet(table: pa.Table) -> bytes:
 def path_of(folder: Path, shard: str) -> Path:
     """Where the provenance of a shard lies."""
     return folder / f"{shard}{SUFFIX}"
+
+
+def rows_between(table: pa.Table, start: int, stop: int, first: int) -> pa.Table:
+    """What a table says of rows `start` … `stop - 1` of its shard, which become rows `first`, `first` + 1 and so on."""
+    begin, end = np.searchsorted(table["row"].to_numpy(), [start, stop]).tolist()
+    part = table.slice(begin, end - begin)
+    return part.set_column(0, "row", pa.array(part["row"].to_numpy() - start + first))
+
+
+def join(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables one after the other; each name of a source is kept once, in the order of its first piece."""
+    whole = pa.concat_tables(tables)
+    names = pa.concat_arrays(whole["source"].cast(pa.string()).chunks).dictionary_encode()
+    return whole.set_column(whole.schema.get_field_index("source"), "source", names)

@@ -5,6 +5,7 @@ what is there already; this file is their order.
 """
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ from shard_writer.steps import MapStep
 from shard_writer.tokens import TokenizerSpec
 
 VALIDATION = "validation"
+_log = logging.getLogger("shard_writer")
 DECIDING = (
     *("text_column", "input_format", "dataset_config", "dataset_split", "eos_token", "add_bos", "name", "num_shards"),
     *("shuffle", "packing", "validation_fraction", "bad_documents", "provenance"),
@@ -60,6 +62,7 @@ def write_shards(
     with storage.locked(target.spool):
         base = Base(target.prepare())
         if target.is_publishing:
+            _log.info("publish: an earlier run did all the rest")
             return target.finish()
         try:
             base.check(spec, arguments.seq_length, arguments.packing)
@@ -185,8 +188,12 @@ def _map(pool: Executor, step: MapStep, source: Source, folder: Path, ahead: int
             records[record.index] = record
             bar.update(record.size)
 
+        done = 0
         for record in engines.run(pool, step, unfinished(), ahead):
             note(record)
+            done += 1
+    if len(records) > done:
+        _log.info("tokenize: goes on with %d tasks that an earlier run did", len(records) - done)
     return [records[index] for index in sorted(records)]
 
 
@@ -236,6 +243,8 @@ def _stream(pool: Executor, arguments: WriteArguments, windows: list[Window]) ->
 def _reduce(pool: Executor, step: ReduceStep, tasks: list[ShardTask], ahead: int) -> tuple[ShardEntry, ...]:
     """Manifest lines of all shards, in order."""
     entries: dict[str, ShardEntry] = {}
+    if present := len(list(step.folder.glob("*.tar"))):
+        _log.info("write shards: goes on with %d shards that an earlier run made", present)
     with tqdm(desc="write shards", total=len(tasks), unit="shard", disable=None) as bar:
         for entry in engines.run(pool, step, tasks, ahead):
             entries[entry.shard] = entry

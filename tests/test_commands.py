@@ -153,7 +153,7 @@ def test_without_a_command_the_commands_are_listed(
     assert main(argv) == status
     printed = capsys.readouterr()
     usage = printed.err if status else printed.out
-    assert all(f"\n  {command} " in usage for command in ("write", "verify", "show"))
+    assert all(f"\n  {command} " in usage for command in ("write", "verify", "reshard", "show"))
 
 
 def test_verify_passes_a_whole_set_and_names_what_differs(
@@ -173,7 +173,10 @@ def test_verify_passes_a_whole_set_and_names_what_differs(
     assert printed.out == ""
     lines = [line for line in printed.err.splitlines() if line.startswith("train-")]
     assert [line.split(": ")[0] for line in lines] == [f"train-00000{i}.tar" for i in (0, 1, 2, 4)]
-    assert printed.err.splitlines()[-1] == f"{root}: 4 faults; restore these files, or write the set again"
+    assert (
+        printed.err.splitlines()[-1]
+        == f"{root}: 4 faults; restore these files, write them again with --repair, or write the set again"
+    )
 
 
 @pytest.mark.parametrize("command", ["verify", "show"])

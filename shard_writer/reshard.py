@@ -1,0 +1,143 @@
+"""reshard: the sequences of a set in another number of shards, in their order, at the speed of the disk; nothing is tokenized."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from shard_writer import engines, layout, provenance, storage
+from shard_writer.errors import SetError, SettingError
+from shard_writer.layout import Piece
+from shard_writer.manifest import VERSION, Manifest, ShardEntry, first_numbers, manifest_text, open_shards
+from shard_writer.output import Output
+from shard_writer.reduce import NewShard, make_shard
+from shard_writer.shards import TokenIds
+
+_MOST_THREADS = 4  # copying, checksums and Parquet release the interpreter's lock
+
+
+def reshard(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    num_shards: int | None = None,
+    overwrite: bool = False,
+) -> Manifest:
+    """Copy a set into `num_shards` shards of its first split (other splits, or None: as `write` would cut them).
+
+    Keys are numbered anew; where tokens come from is carried over. Raises SetError when the source is damaged, or when
+    the output holds something else, SettingError when some shard would be empty.
+    """
+    manifest = open_shards(source)
+    if Path(output).resolve() == manifest.root.resolve():
+        raise SettingError(f"output: {output} is the set itself, needed: another folder")
+    texts = (manifest_text(manifest.shards), manifest.info.to_json())
+    plan = json.dumps(["reshard", VERSION, *(storage.checksum(text.encode()) for text in texts), num_shards])
+    target = Output(Path(output), plan, overwrite)
+    with storage.locked(target.spool):
+        target.prepare()
+        if target.is_publishing:
+            return target.finish()
+        try:
+            entries = _copy(manifest, target.shards, num_shards)
+        except (SetError, SettingError):
+            target.discard()
+            raise
+        info = replace(manifest.info, shards=len(entries), resharded=True)
+        new = Manifest(target.folder, info, entries, first_numbers(entries))
+        return target.publish(new, new)
+
+
+def _copy(manifest: Manifest, folder: Path, num_shards: int | None) -> tuple[ShardEntry, ...]:
+    tasks = list(_tasks(manifest, num_shards))
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    entries: dict[str, ShardEntry] = {}
+    with (
+        ThreadPoolExecutor(threads) as pool,
+        tqdm(desc="reshard", total=len(tasks), unit="shard", disable=None) as bar,
+    ):
+        for entry in engines.run(pool, ReshardStep(manifest, folder), tasks, threads):
+            entries[entry.shard] = entry
+            bar.update()
+    return tuple(entries[task.name] for task in tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyTask(NewShard):
+    """One shard to be made from rows of other shards; `run` of a piece is the index of its shard in the manifest."""
+
+    pieces: tuple[Piece, ...]
+
+
+def _tasks(manifest: Manifest, num_shards: int | None) -> Iterator[CopyTask]:
+    """The new shards, split by split."""
+    first = 0
+    for split in dict.fromkeys(entry.split for entry in manifest.shards):
+        mine = np.array([entry.split == split for entry in manifest.shards])
+        rows = np.where(mine, manifest.num_sequences, 0)
+        total = int(rows.sum())
+        count = num_shards or layout.default_num_shards(total, manifest.info.row_format.stride)
+        if count > total:
+            raise SettingError(
+                f"num_shards: {count} shards for {total} sequences of {split!r}; ask for {total} at most"
+            )
+        bounds = layout.even_split(total, count).tolist()
+        for index in range(count):
+            start, stop = bounds[index : index + 2]
+            yield CopyTask(
+                name=f"{split}-{index:06d}",
+                split=split,
+                first_sequence=first + start,
+                num_sequences=stop - start,
+                pieces=tuple(layout.pieces(rows, start, stop)),
+            )
+        first, num_shards = first + total, None
+
+
+@dataclass(frozen=True)
+class ReshardStep:
+    """task → a whole shard under its name in `folder`, its provenance beside it."""
+
+    manifest: Manifest
+    folder: Path
+
+    def __call__(self, task: CopyTask) -> ShardEntry:
+        """Build one shard, or only read it when an earlier run did; returns its line of the manifest."""
+
+        def build() -> tuple[TokenIds, pa.Table | None]:
+            for piece in task.pieces:
+                if piece.start == 0:  # so each shard of the source is checked once
+                    self._check(self.manifest.shards[piece.run])
+            parts = [self.manifest.open(piece.run).rows[piece.start : piece.stop] for piece in task.pieces]
+            rows: Any = np.concatenate(parts)
+            return rows, self._origins(task.pieces)
+
+        return make_shard(self.folder, task, self.manifest.info.row_format, build)
+
+    def _check(self, entry: ShardEntry) -> None:
+        for name, (size, digest) in entry.files.items():
+            if storage.file_checksum(self.manifest.root / name) != (size, digest):
+                raise SetError(
+                    f"{self.manifest.root / name}: not the {size} bytes with checksum {digest} that the manifest lists; "
+                    "restore it (`python -m shard_writer verify --repair`), then run the same command"
+                )
+
+    def _origins(self, pieces: tuple[Piece, ...]) -> pa.Table | None:
+        """Where the tokens of these rows come from; None when the source does not say so of all of them."""
+        entries = [self.manifest.shards[piece.run] for piece in pieces]
+        if any(entry.docs_bytes is None for entry in entries):
+            return None
+        first, tables = 0, []
+        for piece, entry in zip(pieces, entries, strict=True):
+            table = pq.read_table(provenance.path_of(self.manifest.root, entry.shard), use_threads=False)
+            tables.append(provenance.rows_between(table, piece.start, piece.stop, first))
+            first += piece.stop - piece.start
+        return provenance.join(tables)
