@@ -51,8 +51,9 @@ def run(pool: Executor, step: Callable[[Item], Result], items: Iterable[Item], a
     Raises what a step raises, and TokentarError when a worker process dies.
     """
     source = iter(items)
-    pending = {pool.submit(step, item) for item in islice(source, ahead)}
+    pending: set[Future[Result]] = set()
     try:
+        pending |= {pool.submit(step, item) for item in islice(source, ahead)}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             pending |= {pool.submit(step, item) for item in islice(source, len(done))}
