@@ -116,6 +116,11 @@ class DatasetInfo:
         return cls(tokenizer=TokenizerInfo(**values.pop("tokenizer")), splits=splits, skipped=skipped, **values)
 
     @property
+    def is_padded(self) -> bool:
+        """Whether rows may end in fill: see packing.py."""
+        return bool(self.settings.get("packing", "wrap") != "wrap")
+
+    @property
     def row_format(self) -> RowFormat:
         """Where things lie in a row of this set."""
         return RowFormat(self.seq_length, np.dtype(self.dtype).newbyteorder("<"))

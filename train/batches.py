@@ -5,7 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from shard_writer import packing
+from shard_writer.manifest import DatasetInfo
 from train.dataset import Block
+
+IGNORED = -100  # label of what is not trained on
 
 
 def rebatch(blocks: Iterator[Block], workers: int, batch_size: int, seq_length: int) -> Iterator[Block]:
@@ -34,6 +38,13 @@ def rebatch(blocks: Iterator[Block], workers: int, batch_size: int, seq_length: 
 
 def _empty(batch_size: int, seq_length: int) -> Block:
     return np.empty(batch_size, np.int64), np.empty((batch_size, seq_length), np.int64)
+
+
+def labels_of(ids: NDArray[np.int64], info: DatasetInfo) -> NDArray[np.int64]:
+    """What rows of a set are trained on: the ids themselves, or IGNORED where they only fill up a row. Shape as ids."""
+    if not info.is_padded:
+        return ids
+    return np.where(packing.padding(ids, info.tokenizer.eos_token_id), IGNORED, ids)
 
 
 def position_ids(ids: NDArray[np.int64], eos_token_id: int) -> NDArray[np.int64]:

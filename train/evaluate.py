@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from shard_writer.errors import SettingError
 from shard_writer.manifest import Manifest
-from train.batches import position_ids
+from train.batches import IGNORED, labels_of, position_ids
 from train.feed import all_gather
 from train.loader import Batch
 from train.order import share
 from train.world import World
-
-IGNORED = -100
 
 
 def batches(manifest: Manifest, world: World, batch_size: int, *, separate_documents: bool) -> Iterator[Batch]:
@@ -33,8 +31,10 @@ def batches(manifest: Manifest, world: World, batch_size: int, *, separate_docum
     for start in range(0, most, batch_size):
         ids = np.zeros((batch_size, manifest.info.seq_length), np.int64)
         labels = np.full_like(ids, IGNORED)
-        for i in range(min(batch_size, max(0, len(mine) - start))):
-            ids[i] = labels[i] = next(rows)
+        count = min(batch_size, max(0, len(mine) - start))
+        for i in range(count):
+            ids[i] = next(rows)
+        labels[:count] = labels_of(ids[:count], manifest.info)
         batch = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
         if separate_documents:
             batch["position_ids"] = torch.from_numpy(position_ids(ids, manifest.info.tokenizer.eos_token_id))

@@ -22,7 +22,7 @@ from shard_writer.errors import SetError
 from shard_writer.manifest import Manifest
 from shard_writer.shards import KEY_DIGITS
 from train import order as orders
-from train.batches import position_ids, rebatch
+from train.batches import labels_of, position_ids, rebatch
 from train.dataset import Block, ShardRows, Span
 from train.plan import Plan, block_rows
 from train.select import select_shards
@@ -177,8 +177,8 @@ class ShardLoader:
         self._begin(self.epoch + 1)
 
     def _as_batch(self, ids: NDArray[np.int64]) -> Batch:
-        tokens = torch.from_numpy(ids)
-        batch = {"input_ids": tokens, "labels": tokens}
+        tokens, labels = torch.from_numpy(ids), labels_of(ids, self.manifest.info)
+        batch = {"input_ids": tokens, "labels": tokens if labels is ids else torch.from_numpy(labels)}
         if self._separate_documents:
             eos = self.manifest.info.tokenizer.eos_token_id
             batch["position_ids"] = torch.from_numpy(position_ids(ids, eos))
