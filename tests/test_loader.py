@@ -1,11 +1,8 @@
-"""Exactly once (G4), elastic order (G5) and positions (G6): whole jobs against the order of the design, slowly."""
+"""Exactly once (G4) and elastic order (G5): whole jobs against the order of the design, slowly."""
 
-import json
 import random
 import tarfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,29 +10,36 @@ import torch
 import webdataset as wds
 
 from shard_writer import Manifest
-from shard_writer.errors import SetError, SettingError
-from tests.marked import write_marked
-from tests.worlds import canonical, canonical_steps, job, layouts, rest_of_epoch, steps_of
+from shard_writer.errors import SettingError
+from tests.worlds import (
+    GLOBAL_BATCH,
+    LAYOUTS,
+    STREAMS,
+    canonical,
+    canonical_steps,
+    job,
+    rest_of_epoch,
+    steps_of,
+    write_even,
+    write_uneven,
+)
 from train import ShardLoader
 from train.batches import rebatch
 
 Marked = Callable[..., Manifest]
-Layout = tuple[int, int, int]  # ranks, workers, batch size
-STREAMS, GLOBAL_BATCH = 72, 72
-LAYOUTS = sorted(layouts(STREAMS, GLOBAL_BATCH))
 REAL_WORKERS = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
 
 @pytest.fixture(scope="module")
 def even(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """72 shards of 7 or 8 sequences, 530 in all."""
-    return write_marked(tmp_path_factory.mktemp("even") / "set", 72, [8] * 26 + [7] * 46)
+    """530 sequences in shards that are equal up to one."""
+    return write_even(tmp_path_factory.mktemp("even") / "set")
 
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """Nine shards of very different size, 613 sequences in all."""
-    return write_marked(tmp_path_factory.mktemp("uneven") / "set", 9, [3, 120, 41, 41, 200, 7, 90, 1, 110])
+    """613 sequences in shards of very different size."""
+    return write_uneven(tmp_path_factory.mktemp("uneven") / "set")
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -217,165 +221,3 @@ def test_fewer_rows_than_readers_are_refused_before_anything_is_read(marked: Mar
 def test_an_order_that_is_none_is_refused(even: Manifest) -> None:
     with pytest.raises(SettingError, match="order: 'random', needed: epoch"):
         ShardLoader(even, batch_size=1, order="random")
-
-
-# Positions
-
-
-def after(manifest: Manifest, layout: Layout, epoch: int, batches: int) -> dict[str, Any]:
-    """The state of a job that has taken `batches` batches a rank of an epoch, after it has been through JSON."""
-    states = []
-    for loader in job(manifest, layout[0], batch_size=layout[2], global_batch_size=GLOBAL_BATCH, streams=STREAMS):
-        loader.set_epoch(epoch)
-        batch = iter(loader)
-        for _ in range(batches):
-            next(batch)
-        states.append(json.dumps(loader.state_dict()))
-    assert len(set(states)) == 1, "the position is that of the whole job"
-    state: dict[str, Any] = json.loads(states[0])
-    return state
-
-
-def resumed(manifest: Manifest, layout: Layout, state: dict[str, Any], global_batch_size: int) -> list[ShardLoader]:
-    """The loaders of a job of another layout that goes on from a state."""
-    ranks, workers, batch_size = layout
-    loaders = job(
-        manifest,
-        ranks,
-        batch_size=batch_size,
-        num_workers=workers,
-        streams=STREAMS,
-        global_batch_size=global_batch_size,
-    )
-    for loader in loaders:
-        loader.load_state_dict(state)
-    return loaders
-
-
-@pytest.mark.parametrize("epoch", [0, 2])
-@pytest.mark.parametrize("before", [(1, 0, 72), (2, 0, 12), (4, 0, 3)], ids=str)
-def test_a_job_goes_on_at_its_next_step_in_any_layout(even: Manifest, before: Layout, epoch: int) -> None:
-    steps = canonical_steps(canonical(even, ShardLoader(even, batch_size=1, streams=STREAMS).order, epoch), 72)
-    for done in (1, 6):
-        state = after(even, before, epoch, done * 72 // (before[0] * before[2]))
-        for layout in random.Random(done + before[0]).sample(LAYOUTS, 5):
-            read = [rest_of_epoch(loader) for loader in resumed(even, layout, state, GLOBAL_BATCH)]
-            assert steps_of(read, GLOBAL_BATCH) == steps[done:], layout
-
-
-@pytest.mark.parametrize("epoch", [0, 2])
-@pytest.mark.parametrize(
-    ("layout", "global_batch_size"), [((1, 0, 5), 10), ((3, 2, 7), 21), ((8, 3, 2), 16), ((4, 3, 9), 108)]
-)
-def test_a_job_with_another_global_batch_reads_what_remains_once(
-    even: Manifest, layout: Layout, global_batch_size: int, epoch: int
-) -> None:
-    samples = canonical(even, ShardLoader(even, batch_size=1, streams=STREAMS).order, epoch)
-    for batches in (1, 2, 7, 36):  # of 2 × 6 samples: also positions at which no step ends
-        state = after(even, (2, 0, 6), epoch, batches)
-        read = [rest_of_epoch(loader) for loader in resumed(even, layout, state, global_batch_size)]
-        rest = samples[12 * batches :]
-        if len(rest) < global_batch_size:  # nothing more to take: the next epoch begins
-            rest = canonical(even, ShardLoader(even, batch_size=1, streams=STREAMS).order, epoch + 1)
-        assert steps_of(read, global_batch_size) == canonical_steps(rest, global_batch_size)
-
-
-@REAL_WORKERS
-def test_dataloader_workers_go_on_where_a_job_stopped(even: Manifest) -> None:
-    samples = canonical(even, ShardLoader(even, batch_size=1, streams=STREAMS).order, 2)
-    loaders = resumed(even, (1, 2, 8), after(even, (3, 0, 8), 2, 6), GLOBAL_BATCH)
-    numbers = [number for _ in loaders[0] for number in loaders[0].sample_numbers.tolist()]
-    assert numbers == samples[144:504]
-    assert loaders[0].state_dict()["epoch"] == 3
-
-
-@REAL_WORKERS
-def test_batches_that_workers_read_ahead_do_not_count(even: Manifest) -> None:
-    loader = ShardLoader(even, batch_size=4, num_workers=2, streams=STREAMS)
-    batches = iter(loader)
-    next(batches)
-    next(batches)
-    assert loader.state_dict()["position"] == 8
-    batches.close()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("done", [3, 10])
-def test_the_second_pass_goes_on_as_the_first_does(marked: Marked, done: int) -> None:
-    manifest = marked(4, 4)
-    loader, passes = ShardLoader(manifest, batch_size=2), []
-    states = []
-    for _ in range(2):
-        for _ in loader:
-            passes.append(loader.sample_numbers.tolist())
-            states.append(loader.state_dict())
-    again = ShardLoader(manifest, batch_size=2)
-    again.load_state_dict(states[done - 1])
-    rest = [again.sample_numbers.tolist() for _ in range(2 if done < 8 else 1) for _ in again]
-    assert len(passes) == 16
-    assert rest == passes[done:]
-
-
-def test_a_resume_opens_no_shard_that_lies_behind_it(marked: Marked) -> None:
-    manifest = marked(6, 4)
-    loader = ShardLoader(manifest, batch_size=4, streams=1)
-    whole = rest_of_epoch(loader)
-    loader.set_epoch(0)
-    batches = iter(loader)
-    for _ in range(4):
-        next(batches)
-    for shard in loader.order.dealt(0)[:4]:  # units, and shards as none is cut
-        manifest.path(manifest.shards[shard]).unlink()
-    again = ShardLoader(manifest, batch_size=4, streams=1)
-    again.load_state_dict(loader.state_dict())
-    assert rest_of_epoch(again) == whole[4:]
-
-
-def test_a_state_of_other_data_seed_or_streams_is_refused(even: Manifest, uneven: Manifest) -> None:
-    settings: dict[str, Any] = {"batch_size": 4, "seed": 1, "streams": 12}
-    state = ShardLoader(even, **settings).state_dict()
-    for other, name in [
-        (ShardLoader(uneven, **settings), "fingerprint"),
-        (ShardLoader(even, **settings | {"seed": 2}), "seed .*1.* 2"),
-        (ShardLoader(even, **settings | {"streams": 6}), "streams .*12.* 6"),
-    ]:
-        with pytest.raises(SetError, match=name):
-            other.load_state_dict(state)
-
-
-def test_a_state_of_a_part_of_the_set_is_refused(even: Manifest) -> None:
-    settings: dict[str, Any] = {"batch_size": 4, "streams": 1}
-    part = even.choose({entry.shard for entry in even.shards[1:]})
-    with pytest.raises(SetError, match="fingerprint"):
-        ShardLoader(part, **settings).load_state_dict(ShardLoader(even, **settings).state_dict())
-
-
-def test_set_epoch_starts_an_epoch_unless_it_is_the_one_at_hand(even: Manifest) -> None:
-    loader = ShardLoader(even, batch_size=24, streams=STREAMS)
-    first, second = rest_of_epoch(loader), rest_of_epoch(loader)
-    state = after(even, (1, 0, 24), 1, 3)
-    loader.load_state_dict(state)
-    loader.set_epoch(1)
-    assert rest_of_epoch(loader) == second[3:], "a loaded position stays"
-    loader.load_state_dict(state)
-    loader.set_epoch(0)
-    assert rest_of_epoch(loader) == first, "another epoch is whole"
-    assert rest_of_epoch(loader) == second, "after a whole epoch comes the next"
-
-
-def test_an_epoch_left_early_starts_anew(even: Manifest) -> None:
-    loader = ShardLoader(even, batch_size=24)
-    for _ in loader:
-        break
-    assert len(rest_of_epoch(loader)) == len(loader)
-
-
-def test_rank_and_world_size_come_from_torchrun(even: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = rest_of_epoch(ShardLoader(even, batch_size=4, rank=1, world_size=3))
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert rest_of_epoch(ShardLoader(even, batch_size=4)) == given
-
-
-def test_a_loader_takes_a_path_or_a_manifest(even: Manifest) -> None:
-    root: Path = even.root
-    assert rest_of_epoch(ShardLoader(str(root), batch_size=4)) == rest_of_epoch(ShardLoader(even, batch_size=4))

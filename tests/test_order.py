@@ -1,14 +1,17 @@
 """The order of reading: cutting, dealing and sharing are arithmetic, and so are their tests."""
 
 import random
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
 
 from shard_writer.errors import SettingError
+from tests.worlds import drawn_units
 from train import order as orders
-from train.order import Units, build, cut, default_streams, share
+from train.order import Order, Units, build, cut, default_streams, share
+from train.plan import Plan
+from train.world import World
 
 RANDOM = random.Random(20)
 UNEVEN = [
@@ -25,7 +28,10 @@ CUTS = [(sizes, streams) for sizes in UNEVEN for streams in (1, 2, 3, 5, 8) if s
 def pieces_of(units: Units) -> list[list[tuple[int, int, int]]]:
     """Of each unit, the row ranges (shard, first row, behind its last) that it is made of."""
     every = [np.arange(start, stop) for start, stop in pairwise(units.borders.tolist())]
-    return [[(shard, int(rows[0]), int(rows[-1]) + 1) for shard, rows in units.located(unit)] for unit in every]
+    return [
+        [(shard, int(rows[0]), int(rows[-1]) + 1) for shard, rows in units.located(unit, numbers)]
+        for unit, numbers in enumerate(every)
+    ]
 
 
 def rows_of(units: Units) -> list[tuple[int, int]]:
@@ -85,9 +91,9 @@ def test_rows_of_a_unit_are_located_in_their_shards(place: int) -> None:
     unit = int(order.dealt(0)[place % len(order.units)])
     rows = order.unit_rows(0, unit)
     table = [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
-    found = [(shard, row) for shard, inside in order.units.located(rows) for row in inside.tolist()]
+    found = [(shard, row) for shard, inside in order.units.located(unit, rows) for row in inside.tolist()]
     assert found == [table[row] for row in rows.tolist()]
-    assert [shard for shard, _ in found] == sorted(shard for shard, _ in found), "one shard after another"
+    assert [shard for shard, _ in found[:-1]] == sorted(shard for shard, _ in found[:-1]), "one shard after another"
 
 
 def test_fewer_rows_than_streams_are_refused_with_the_numbers() -> None:
@@ -158,6 +164,14 @@ def test_the_rows_of_a_unit_are_permuted_inside_it() -> None:
         assert sorted(rows) == list(range(start, stop)) != rows
 
 
+def test_the_last_row_of_a_unit_is_another_in_the_next_epoch() -> None:
+    order = build([3, 4, 3], seed=2, readers=1, streams=3)
+    for unit in range(3):
+        last = [int(order.unit_rows(epoch, unit)[-1]) for epoch in range(60)]
+        assert all(one != other for one, other in pairwise(last))
+        assert len(set(last)) == order.units.length[unit], "and each row has its turn"
+
+
 @pytest.mark.parametrize(("epoch", "seed"), [(1, 0), (0, 1), (1, 1)])
 def test_every_epoch_and_seed_has_its_own_order(epoch: int, seed: int) -> None:
     first, other = (build([32] * 24, seed=s, readers=1, streams=4) for s in (0, seed))
@@ -183,3 +197,57 @@ def test_streams_that_cannot_be_dealt_are_refused(streams: int, readers: int) ->
 def test_the_refusal_of_streams_names_the_readers_that_work() -> None:
     with pytest.raises(SettingError, match=r"streams: 6 .* that work: \[1, 2, 3, 6\]"):
         build([100], seed=0, readers=4, streams=6)
+
+
+@pytest.mark.parametrize("streams", [24, 192])
+def test_what_is_left_out_is_less_than_a_round_and_a_global_batch_and_another_choice_each_epoch(streams: int) -> None:
+    """Rows just above and below a multiple of everything, where the most is left out."""
+    for rows in (5 * streams - 1, 5 * streams, 5 * streams + 1, 6 * streams - 1):
+        for size in (1, streams // 2 + 1, streams, 2 * streams - 1):
+            order = build([rows // 3, rows // 3, rows - rows // 3 * 2], seed=9, readers=1, streams=streams)
+            plan = Plan.of(order, World(0, 1), size, None)
+            left_out = [
+                set(range(rows)) - set(samples(order, epoch)[: plan.usable(order.samples)]) for epoch in range(4)
+            ]
+            assert {len(rows_left) for rows_left in left_out} == {plan.left_out}
+            assert plan.left_out == rows - rows // streams * streams // size * size < streams + size
+            assert not plan.left_out or all(one != other for one, other in pairwise(left_out))
+
+
+def samples(order: Order, epoch: int) -> list[int]:
+    """The rows of an epoch's whole rounds, as numbered in its units, in the order of the samples."""
+    dealt = order.dealt(epoch).tolist()
+    streams = [
+        [row for unit in dealt[stream :: order.streams] for row in order.unit_rows(epoch, unit).tolist()]
+        for stream in range(order.streams)
+    ]
+    return [row for turn in zip(*streams, strict=False) for row in turn]
+
+
+# Drawing with replacement
+
+
+def test_no_two_streams_draw_alike_in_any_block() -> None:
+    order = build([4] * 384, seed=3, readers=1, streams=192, kind="resample")
+    seeds = {order.draw_seed(stream, block) for stream in range(192) for block in range(500)}
+    assert len(seeds) == 192 * 500
+    draws = {tuple(drawn_units(order, stream, block)) for stream in range(192) for block in range(20)}
+    assert len(draws) == 192 * 20
+    assert set(chain.from_iterable(draws)) == set(range(384)), "every unit is drawn"
+
+
+def test_draws_follow_the_seed() -> None:
+    orders = [build([4] * 16, seed=seed, readers=1, streams=4, kind="resample") for seed in (1, 1, 2)]
+    first, again, other = ([drawn_units(order, stream, 0) for stream in range(4)] for order in orders)
+    assert first == again
+    assert not {tuple(units) for units in first} & {tuple(units) for units in other}
+
+
+def test_a_drawn_unit_gives_as_many_rows_as_the_shortest_has() -> None:
+    order = build([5, 4, 5, 4], seed=0, readers=1, streams=2, kind="resample")
+    assert order.drawn_rows == 4
+    for unit, (start, stop) in enumerate(pairwise([0, 5, 9, 14, 18])):
+        drawn = [order.drawn_unit_rows(0, draw, unit).tolist() for draw in range(20)]
+        assert all(len(set(rows)) == 4 and set(rows) <= set(range(start, stop)) for rows in drawn)
+        assert {row for rows in drawn for row in rows} == set(range(start, stop)), "each row has its chance"
+        assert len({tuple(rows) for rows in drawn}) > 1

@@ -3,21 +3,39 @@
 `canonical` is the order of reading again, slowly, as the design has it.
 """
 
+import json
 import math
+import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
+from itertools import count as naturals
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shard_writer import Manifest
+from tests.marked import write_marked
 from train import ShardLoader
 from train.batches import rebatch
 from train.dataset import Block, ShardRows, Span
 from train.order import Order
 
 Batches = list[list[int]]  # the sequence numbers of each batch of one rank
+Layout = tuple[int, int, int]  # ranks, workers, batch size
+STREAMS, GLOBAL_BATCH = 72, 72
+
+
+def write_even(folder: Path) -> Manifest:
+    """72 shards of 7 or 8 sequences, 530 in all."""
+    return write_marked(folder, 72, [8] * 26 + [7] * 46)
+
+
+def write_uneven(folder: Path) -> Manifest:
+    """Nine shards of very different size, 613 sequences in all."""
+    return write_marked(folder, 9, [3, 120, 41, 41, 200, 7, 90, 1, 110])
 
 
 def job(manifest: Manifest, world_size: int, **settings: Any) -> list[ShardLoader]:
@@ -27,8 +45,13 @@ def job(manifest: Manifest, world_size: int, **settings: Any) -> list[ShardLoade
 
 def rest_of_epoch(loader: ShardLoader, block_rows: int = 5) -> Batches:
     """What a loader has yet to yield in its epoch; where it has workers they are played, and it stays where it is."""
+    return next_batches(loader, None, block_rows)
+
+
+def next_batches(loader: ShardLoader, count: int | None, block_rows: int = 5) -> Batches:
+    """The next `count` batches of a loader, None: all; where it has workers they are played, and it stays where it is."""
     blocks = _played(loader, block_rows) if loader.world.num_workers else _read(loader)
-    return [_numbers(*block) for block in blocks]
+    return [_numbers(*block) for block in islice(blocks, count)]
 
 
 def steps_of(ranks: list[Batches], global_batch_size: int) -> Batches:
@@ -41,8 +64,7 @@ def steps_of(ranks: list[Batches], global_batch_size: int) -> Batches:
 
 def canonical(manifest: Manifest, order: Order, epoch: int) -> list[int]:
     """The sequence of each sample of an epoch: one row from every stream in turn, until the shortest stream ends."""
-    shards = zip(manifest.first_sequences.tolist(), manifest.num_sequences.tolist(), strict=True)
-    numbers = [number for first, count in shards for number in range(first, first + count)]
+    numbers = _numbers_of(manifest)
     dealt = order.dealt(epoch).tolist()
     streams = [
         [numbers[row] for unit in dealt[stream :: order.streams] for row in order.unit_rows(epoch, unit).tolist()]
@@ -51,13 +73,75 @@ def canonical(manifest: Manifest, order: Order, epoch: int) -> list[int]:
     return [number for turn in zip(*streams, strict=False) for number in turn]
 
 
+def after(manifest: Manifest, layout: Layout, epoch: int, batches: int, order: str = "epoch") -> dict[str, Any]:
+    """The state of a job that has taken `batches` batches a rank of an epoch, after it has been through JSON."""
+    states, (ranks, _, size) = [], layout
+    settings: dict[str, Any] = {"global_batch_size": GLOBAL_BATCH, "streams": STREAMS, "order": order}
+    for loader in job(manifest, ranks, batch_size=size, **settings):
+        loader.set_epoch(epoch)
+        batch = iter(loader)
+        for _ in range(batches):
+            next(batch)
+        states.append(json.dumps(loader.state_dict()))
+    assert len(set(states)) == 1, "the position is that of the whole job"
+    state: dict[str, Any] = json.loads(states[0])
+    return state
+
+
+def resumed(
+    manifest: Manifest, layout: Layout, state: dict[str, Any], global_batch_size: int, order: str = "epoch"
+) -> list[ShardLoader]:
+    """The loaders of a job of another layout that goes on from a state."""
+    ranks, workers, batch_size = layout
+    loaders = job(
+        manifest,
+        ranks,
+        batch_size=batch_size,
+        num_workers=workers,
+        streams=STREAMS,
+        global_batch_size=global_batch_size,
+        order=order,
+    )
+    for loader in loaders:
+        loader.load_state_dict(state)
+    return loaders
+
+
+def _numbers_of(manifest: Manifest) -> list[int]:
+    """The number of each sequence of a set."""
+    shards = zip(manifest.first_sequences.tolist(), manifest.num_sequences.tolist(), strict=True)
+    return [number for first, count in shards for number in range(first, first + count)]
+
+
+def without_end(manifest: Manifest, order: Order, count: int) -> list[int]:
+    """The sequences of the first `count` samples of an order without end."""
+    if order.kind == "repeat":
+        return list(islice(chain.from_iterable(canonical(manifest, order, epoch) for epoch in naturals()), count))
+    numbers = _numbers_of(manifest)
+    rounds = -(-count // order.streams)
+    streams = [list(islice(_drawn(order, stream), rounds)) for stream in range(order.streams)]
+    return [numbers[row] for turn in zip(*streams, strict=True) for row in turn][:count]
+
+
+def drawn_units(order: Order, stream: int, block: int) -> list[int]:
+    """The units that a stream draws from one seed: what webdataset.ResampledShards does with it."""
+    drawing = random.Random(order.draw_seed(stream, block) * 31 * 31 % 2**31)
+    return [drawing.randint(0, len(order.units) - 1) for _ in range(64)]
+
+
+def _drawn(order: Order, stream: int) -> Iterator[int]:
+    units = (unit for block in naturals() for unit in drawn_units(order, stream, block))
+    for draw, unit in enumerate(units):
+        yield from order.drawn_unit_rows(stream, draw, unit).tolist()
+
+
 def canonical_steps(samples: list[int], global_batch_size: int) -> Batches:
     """The sequences of each whole global batch, sorted."""
     whole = len(samples) // global_batch_size * global_batch_size
     return [sorted(samples[start : start + global_batch_size]) for start in range(0, whole, global_batch_size)]
 
 
-def layouts(streams: int, global_batch_size: int) -> Iterator[tuple[int, int, int]]:
+def layouts(streams: int, global_batch_size: int) -> Iterator[Layout]:
     """(ranks, workers, batch size) of every job that reads these streams with this global batch."""
     for ranks in (1, 2, 3, 4, 8):
         for workers in (0, 1, 2, 3):
@@ -75,7 +159,8 @@ def _read(loader: ShardLoader) -> Iterator[Block]:
 def _played(loader: ShardLoader, block_rows: int) -> Iterator[Block]:
     """As a DataLoader has it: each worker in turn hands over a block, and those at their end are passed over."""
     position, info = loader.state_dict()["position"], loader.manifest.info
-    span = Span(loader.epoch, position, position + loader.plan.usable(loader.order.samples - position))
+    stop = sys.maxsize if loader.endless else position + loader.plan.usable(loader.order.samples - position)
+    span = Span(loader.epoch, position, stop)
     workers = [
         iter(ShardRows(loader.manifest, loader.order, replace(loader.world, worker=worker), span, block_rows, dtype))
         for worker in range(loader.world.num_workers)
@@ -96,3 +181,6 @@ def _numbers(numbers: Any, ids: Any) -> list[int]:
     assert ids.dtype == np.int64
     assert np.array_equal(ids, np.repeat(numbers[:, None], ids.shape[1], axis=1))
     return [int(number) for number in numbers]
+
+
+LAYOUTS = sorted(layouts(STREAMS, GLOBAL_BATCH))

@@ -103,7 +103,7 @@ class ShardRows(IterableDataset[Block]):
             done = int(np.searchsorted(ends[:, number], skip, "right"))  # units read already are never opened
             begun = skip - int(ends[done - 1, number]) if done else skip
             for unit in turns[done:, number].tolist():
-                yield from self._read(self.order.unit_rows(epoch, unit)[begun:])
+                yield from self._read(unit, self.order.unit_rows(epoch, unit)[begun:])
                 begun = 0
 
         return in_turn([partial(stream, number) for number in range(streams)], first)
@@ -117,7 +117,8 @@ class ShardRows(IterableDataset[Block]):
         draw, begun = divmod(skip, self.order.drawn_rows)
         for block in count(draw // DRAWS):
             for number, unit in islice(self._drawn_units(stream, block), draw - block * DRAWS, None):
-                yield from self._read(self.order.drawn_unit_rows(stream, block * DRAWS + number, unit)[begun:])
+                rows = self.order.drawn_unit_rows(stream, block * DRAWS + number, unit)
+                yield from self._read(unit, rows[begun:])
                 begun = 0
             draw = (block + 1) * DRAWS
 
@@ -132,9 +133,9 @@ class ShardRows(IterableDataset[Block]):
         """Units as the names that WebDataset draws from."""
         return [str(unit) for unit in range(len(self.order.units))]
 
-    def _read(self, rows: NDArray[np.int64]) -> Iterator[Row]:
+    def _read(self, unit: int, rows: NDArray[np.int64]) -> Iterator[Row]:
         """Rows of a unit as views of their shards, those of one shard after those of another."""
-        for index, inside in list(self.order.units.located(rows)):
+        for index, inside in list(self.order.units.located(unit, rows)):
             shard = self._open(index)
             for row in inside.data:
                 yield shard.first_sequence + row, shard.rows[row]

@@ -23,7 +23,7 @@ DEFAULT_STREAMS = 192  # 64 × 3: most numbers of ranks and workers divide it
 KINDS = ("epoch", "repeat", "resample")
 DRAWS = 1 << 6  # units that a stream draws from one seed when it resamples; a resume draws at most so many again
 _LOSS = 64  # the default number of streams leaves out at most one row in so many
-_UNITS, _SLOTS, _ROWS, _DRAWS, _DRAWN_ROWS = 101, 102, 103, 104, 105  # purposes of random numbers
+_UNITS, _SLOTS, _ROWS, _DRAWS, _DRAWN_ROWS, _LAST_ROWS = range(101, 107)  # purposes of random numbers
 
 Ints = NDArray[np.int64]
 
@@ -51,20 +51,19 @@ class Units:
         """Row ranges that the shards fall into: as many as shards with rows where none is cut."""
         return len(np.union1d(self.borders, self.firsts)) - 1
 
-    def _shards_of(self, rows: Ints) -> Ints:
-        """The shard of each of some rows that lie near each other: shape as rows, int64."""
-        low = int(np.searchsorted(self.firsts, rows.min(), "right"))
-        high = int(np.searchsorted(self.firsts, rows.max(), "right"))
+    def _shards_of(self, unit: int, rows: Ints) -> Ints:
+        """The shard of each of some rows of a unit: shape as rows, int64."""
+        low, high = np.searchsorted(self.firsts, [self.borders[unit], self.borders[unit + 1] - 1], "right")
         found: Ints = low - 1 + np.searchsorted(self.firsts[low:high], rows, "right")
         return found
 
-    def by_shard(self, rows: Ints) -> Ints:
+    def by_shard(self, unit: int, rows: Ints) -> Ints:
         """Rows of a unit in the same order, but those of each shard together, so that one shard is open at a time."""
-        return rows[np.argsort(self._shards_of(rows), kind="stable")]
+        return rows[np.argsort(self._shards_of(unit, rows), kind="stable")]
 
-    def located(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
-        """What `by_shard` gave, as (shard, rows numbered within it), a pair for each shard."""
-        shards = self._shards_of(rows)
+    def located(self, unit: int, rows: Ints) -> Iterator[tuple[int, Ints]]:
+        """Rows of a unit as (shard, rows numbered within it), a pair for each run of rows of one shard."""
+        shards = self._shards_of(unit, rows)
         for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(shards)) + 1):
             index = int(shards[part[0]])
             yield index, rows[part] - self.firsts[index]
@@ -117,9 +116,14 @@ class Order:
         return in_order
 
     def unit_rows(self, epoch: int, unit: int) -> Ints:
-        """The rows of a unit, numbered as in `units`, in the order they are read in: (length,) int64."""
-        rows = seeds.permutation(int(self.units.length[unit]), self.seed, _ROWS, epoch, unit)
-        return self.units.by_shard(rows + self.units.borders[unit])
+        """The rows of a unit, numbered as in `units`, in the order they are read in: (length,) int64.
+
+        The last one, which an epoch may leave out, is another in each epoch than in the one before.
+        """
+        first, length = int(self.units.borders[unit]), int(self.units.length[unit])
+        rows = seeds.permutation(length, self.seed, _ROWS, epoch, unit)
+        last = (seeds.mix(self.seed, _LAST_ROWS, unit) + epoch) % length
+        return np.append(self.units.by_shard(unit, first + rows[rows != last]), first + last)
 
     @property
     def drawn_rows(self) -> int:
@@ -139,7 +143,7 @@ class Order:
     def drawn_unit_rows(self, stream: int, draw: int, unit: int) -> Ints:
         """The rows that draw number `draw` of a stream reads of a unit, in order: (drawn_rows,) int64."""
         rows = seeds.permutation(int(self.units.length[unit]), self.seed, _DRAWN_ROWS, stream, draw)[: self.drawn_rows]
-        return self.units.by_shard(rows + self.units.borders[unit])
+        return self.units.by_shard(unit, rows + self.units.borders[unit])
 
 
 def share(start: int, stop: int, part: int, parts: int) -> range:
