@@ -11,13 +11,17 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from shard_writer import documents, storage
+from shard_writer import contents, documents, json_lines, storage, tables
 from shard_writer.documents import Reader
 from shard_writer.errors import InputError
+from shard_writer.text_files import TextFiles
 
 _SMALLEST_TASK, _LARGEST_TASK, _TASKS = 1 << 20, 32 << 20, 16
 _ROWS_CHARS = 8 << 20  # texts of an iterable per task
-_TABULAR = {".csv": "csv", ".tsv": "tsv", ".arrow": "arrow"}  # read through `datasets`
+_KINDS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    **{suffix: suffix[1:] for suffix in (".parquet", ".csv", ".tsv", ".arrow")},
+}  # by suffix; any other file is text
 _DATASET_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -37,6 +41,13 @@ class Source:
     size: int | None  # bytes of input; None when nobody knows before reading
     identity: list[list[Any]] | None  # what must be the same for a rerun to go on; None: cannot go on
     names: list[str]  # for dataset.json
+    stamps: tuple[list[Any], ...] = ()  # of the files: see _stamp
+
+    def refuse_changes(self) -> None:
+        """Raises InputError when a file is not the one that was planned: parts of two states of it may have been read."""
+        for path, *before in self.stamps:
+            if _stamp(path)[1:] != before:
+                raise InputError(f"{path}: changed while it was read; write again when nothing writes to it any more")
 
 
 def plan_files(
@@ -45,7 +56,7 @@ def plan_files(
     """Tasks for paths, folders, globs and data set names. Raises InputError when one of them gives nothing."""
     readers: list[Reader] = []
     files: dict[str, str] = {}  # path → format
-    seen: set[str] = set()  # each file once, however it is spelt
+    seen: set[str] = set()  # each file once, however it is spelt and linked to
     identity: list[list[Any]] = []
     unknown_size = False
     for name in inputs:
@@ -56,22 +67,33 @@ def plan_files(
             identity.append([name, dataset_config, dataset_split, getattr(dataset, "_fingerprint", None)])
             unknown_size = True
         for path in found or ():
-            if os.path.abspath(path) not in seen:
-                seen.add(os.path.abspath(path))
+            if os.path.realpath(path) not in seen:
+                seen.add(os.path.realpath(path))
                 files[path] = _format(path, input_format)
-    identity += [[path, os.path.getsize(path), os.stat(path).st_mtime_ns] for path in files]
+    stamps = tuple(map(_stamp, files))
     task_bytes = min(_LARGEST_TASK, max(_SMALLEST_TASK, sum(map(os.path.getsize, files)) // _TASKS))
     for kind, paths in groupby(files, files.__getitem__):
         readers += _file_readers(kind, list(paths), task_bytes, text_column)
     if not readers:
         raise InputError(f"input {' '.join(inputs)!r} holds no file with anything in it")
     tasks = [Task(index, reader) for index, reader in enumerate(readers)]
-    return Source(tasks, None if unknown_size else sum(reader.size for reader in readers), identity, inputs)
+    size = None if unknown_size else sum(reader.size for reader in readers)
+    return Source(tasks, size, [*identity, *stamps], inputs, stamps)
+
+
+def _stamp(path: str) -> list[Any]:
+    """What changes when a file does."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return [path, found.st_size, found.st_mtime_ns]
 
 
 def plan_rows(rows: Any, *, text_column: str) -> Source:
     """Tasks for a `datasets` data set or any iterable of mappings; workers read for themselves only what lies on disk."""
-    if hasattr(rows, "select") and rows.cache_files:
+    rows = rows.with_format(None) if hasattr(rows, "with_format") else rows
+    if hasattr(rows, "select") and getattr(rows, "cache_files", None):
         name = f"datasets.Dataset {rows._fingerprint}"
         tasks = [Task(index, reader) for index, reader in enumerate(_dataset_readers(name, rows, text_column))]
         return Source(tasks, None, None, [name])
@@ -92,10 +114,10 @@ def _row_tasks(name: str, rows: Iterable[Mapping[str, Any]], text_column: str) -
         values.append(row[text_column])
         chars += len(values[-1]) if isinstance(values[-1], str) else 1
         if chars >= _ROWS_CHARS:
-            yield Task(index, documents.Values(name, values, first, chars))
+            yield Task(index, tables.Values(name, values, first, chars))
             index, first, values, chars = index + 1, number + 1, [], 0
     if values:
-        yield Task(index, documents.Values(name, values, first, chars))
+        yield Task(index, tables.Values(name, values, first, chars))
 
 
 def _format(path: str, input_format: str) -> str:
@@ -103,38 +125,36 @@ def _format(path: str, input_format: str) -> str:
     if input_format != "auto":
         return input_format
     stem, suffix = os.path.splitext(path.lower())
-    if suffix in documents.COMPRESSION:
+    if suffix in contents.COMPRESSION:
         suffix = os.path.splitext(stem)[1]
-    if suffix in (".jsonl", ".ndjson", ".json"):
-        return "jsonl"
-    return "parquet" if suffix == ".parquet" else _TABULAR.get(suffix, "text")
+    return _KINDS.get(suffix, "text")
 
 
 def _file_readers(kind: str, paths: list[str], task_bytes: int, text_column: str) -> Iterator[Reader]:
     if kind == "text":
         yield from _text_readers(paths, task_bytes)
-    elif kind in _TABULAR.values():
-        builder, options = ("csv", {"sep": "\t"}) if kind == "tsv" else (kind, {})
-        for path in paths:
-            table = _load_dataset(builder, None, "train", data_files=path, **options)
-            yield from _dataset_readers(path, table, text_column)
-    else:
-        for path in paths:
-            yield from (
-                _parquet_readers(path, task_bytes, text_column)
-                if kind == "parquet"
-                else _json_readers(path, task_bytes)
-            )
+        return
+    for path in paths:
+        if kind == "jsonl":
+            yield from _json_readers(path, task_bytes)
+        elif kind == "parquet":
+            yield from _parquet_readers(path, task_bytes, text_column)
+        elif kind == "arrow":
+            yield from _dataset_readers(path, _load_arrow(path), text_column)
+        else:
+            contents.head(path, "a table")
+            yield tables.CsvRows(path, "\t" if kind == "tsv" else ",", os.path.getsize(path))
 
 
 def _json_readers(path: str, task_bytes: int) -> Iterator[Reader]:
     size = os.path.getsize(path)
-    if documents.compression(path):
+    json_lines.refuse_other_kinds(path)
+    if contents.compression(path):
         if size:
-            yield documents.CompressedJsonLines(path)
+            yield json_lines.CompressedJsonLines(path)
         return
     for start in range(0, size, task_bytes):
-        yield documents.JsonLines(path, start, min(start + task_bytes, size))
+        yield json_lines.JsonLines(path, start, min(start + task_bytes, size))
 
 
 def _parquet_readers(path: str, task_bytes: int, text_column: str) -> Iterator[Reader]:
@@ -146,12 +166,8 @@ def _parquet_readers(path: str, task_bytes: int, text_column: str) -> Iterator[R
             schema, meta = file.schema_arrow, file.metadata
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from None
-    if text_column not in schema.names:
-        raise documents.missing_column(text_column, schema.names, path)
-    kind = schema.field(text_column).type
-    if not any(
-        is_text(getattr(kind, "value_type", kind)) for is_text in (pa.types.is_string, pa.types.is_large_string)
-    ):
+    kind = schema.types[documents.one_column(text_column, schema.names, path)]
+    if not tables.is_text(kind):
         raise InputError(
             f"{path}: column {text_column!r} holds {kind}, text wanted; name another one with --text_column"
         )
@@ -159,7 +175,7 @@ def _parquet_readers(path: str, task_bytes: int, text_column: str) -> Iterator[R
     for group in range(meta.num_row_groups):
         size += meta.row_group(group).total_byte_size
         if size >= task_bytes or group + 1 == meta.num_row_groups:
-            yield documents.ParquetGroups(path, start, group + 1, size)
+            yield tables.ParquetGroups(path, start, group + 1, size)
             start, size = group + 1, 0
 
 
@@ -170,23 +186,32 @@ def _text_readers(paths: list[str], task_bytes: int) -> Iterator[Reader]:
         group.append(path)
         size += os.path.getsize(path)
         if size >= task_bytes:
-            yield documents.TextFiles(tuple(group), size)
+            yield TextFiles(tuple(group), size)
             group, size = [], 0
     if group:
-        yield documents.TextFiles(tuple(group), size)
+        yield TextFiles(tuple(group), size)
 
 
-def _load_dataset(name: str, config: str | None, split: str, **options: Any) -> Any:
+def _load_arrow(path: str) -> Any:
     import datasets
 
-    if not options and not os.path.isdir(name) and not _DATASET_NAME.fullmatch(name):
+    try:
+        return datasets.load_dataset("arrow", data_files=path, split="train", streaming=True)
+    except Exception as error:  # `datasets` raises many types
+        raise InputError(f"{path}: cannot be read as Arrow: {type(error).__name__}: {error}") from error
+
+
+def _load_dataset(name: str, config: str | None, split: str) -> Any:
+    import datasets
+
+    if not os.path.isdir(name) and not _DATASET_NAME.fullmatch(name):
         raise InputError(
             f"input {name!r}: no such file or folder; check the path, or give a glob or the name of a data set"
         )
     try:
         if _is_saved_dataset(name):
             return datasets.load_from_disk(name)
-        return datasets.load_dataset(name, config, split=split, streaming=True, **options)
+        return datasets.load_dataset(name, config, split=split, streaming=True)
     except Exception as error:  # `datasets` and the hub raise many types
         raise InputError(
             f"input {name!r}: no such file, and `datasets` cannot load it: {type(error).__name__}: {error}"
@@ -203,7 +228,7 @@ def _dataset_readers(name: str, dataset: Any, text_column: str) -> list[Reader]:
     present = dataset.column_names
     if present and text_column not in present:
         raise documents.missing_column(text_column, present, "the data set")
-    rows_of = partial(documents.DatasetRows, name, dataset)
+    rows_of = partial(tables.DatasetRows, name, dataset)
     if hasattr(dataset, "select"):
         rows = len(dataset)
         step = max(1, -(-rows // _TASKS))

@@ -8,7 +8,7 @@ import fcntl
 import glob
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,34 @@ def find_files(pattern: str) -> list[str] | None:
     if os.path.isfile(pattern):
         return [pattern]
     if os.path.isdir(pattern):
-        return sorted(_walk(pattern))
+        return sorted(_regular(_walk(pattern)))
     if glob.has_magic(pattern):
-        found = sorted(path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path))
+        found = sorted(_regular(glob.glob(os.path.expanduser(pattern), recursive=True)))
         if not found:
             raise InputError(f"input {pattern!r} matches no file; check the pattern (`**` goes through folders)")
         return found
-    return None
+    return list(_regular([pattern])) if os.path.lexists(pattern) else None
+
+
+def _regular(paths: Iterable[str]) -> Iterator[str]:
+    """The files among `paths`; folders are passed over. Raises InputError for what is neither."""
+    for path in paths:
+        if os.path.isfile(path):
+            yield path
+        elif not os.path.isdir(path):
+            what = "a link to nothing" if os.path.islink(path) else "a pipe, socket or device"
+            raise InputError(f"{path}: {what}, a file or folder wanted; mend it, or leave it out of --input")
 
 
 def _walk(folder: str) -> Iterator[str]:
-    for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+    """Visible files below a folder, links followed; a folder that links lead to again is passed over."""
+    seen: set[str] = set()
+    for root, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        if os.path.realpath(root) in seen:
+            folders.clear()
+            continue
+        seen.add(os.path.realpath(root))
         yield from (os.path.join(root, name) for name in files if not name.startswith("."))
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_writer import layout
+from shard_writer import layout, windows
 from shard_writer.errors import InputError, SettingError
 from shard_writer.manifest import TokenizerInfo
 from shard_writer.shards import TokenIds, token_dtype
@@ -161,13 +161,33 @@ class DocumentEncoder:
         spec = self._spec
         if spec.bos_text:
             texts = [text.removeprefix(spec.bos_text) for text in texts]
+        if max(map(len, texts), default=0) > windows.PIECE_CHARS:
+            return self._encode_long(texts)
         ids, offsets = self._engine.encode(texts)
         ids, offsets = layout.insert_around(ids, offsets, spec.prefix, spec.suffix)
-        if len(ids) and int(ids.max()) >= spec.info.vocab_length:
-            raise SettingError(
-                f"tokenizer {spec.info.name}: gave id {ids.max()}, but len(tokenizer) is {spec.info.vocab_length}"
-            )
-        return ids.astype(spec.dtype), np.diff(offsets)
+        return self._stored(ids), np.diff(offsets)
+
+    def _encode_long(self, texts: list[str]) -> tuple[TokenIds, NDArray[np.int64]]:
+        """The same for texts of which some are so long that they are tokenized in pieces."""
+        prefix, suffix = (np.array(around, np.uint32) for around in (self._spec.prefix, self._spec.suffix))
+        parts: list[TokenIds] = []
+        ends = []
+        for text in texts:
+            parts += map(self._stored, (prefix, *windows.encode_in_pieces(text, self._ids_of), suffix))
+            ends.append(len(parts))
+        sizes = np.cumsum([0, *map(len, parts)])
+        ids: TokenIds = np.concatenate(parts, dtype=self._spec.dtype)
+        return ids, np.diff(sizes[[0, *ends]])
+
+    def _ids_of(self, text: str) -> NDArray[np.uint32]:
+        return self._engine.encode([text])[0]
+
+    def _stored(self, ids: NDArray[np.uint32]) -> TokenIds:
+        """Ids in the stored dtype. Raises SettingError for one beyond the vocabulary."""
+        info = self._spec.info
+        if len(ids) and int(ids.max()) >= info.vocab_length:
+            raise SettingError(f"tokenizer {info.name}: gave id {ids.max()}, but len(tokenizer) is {info.vocab_length}")
+        return ids.astype(self._spec.dtype)
 
 
 def flatten(lists: Sequence[Sequence[int]]) -> Encoded:

@@ -120,6 +120,7 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
     with engines.executor(arguments.num_workers, steps.prepare, spec) as pool:
         ahead = 2 * max(1, arguments.num_workers)
         records = _map(pool, map_step, source, target.spool, ahead)
+        source.refuse_changes()
         Origins.of(records, base.documents).save(target.spool)
         skipped = _skipped(records)
         totals, tasks = _cut(pool, arguments, map_step, _layout(records, map_step, reduce_step), base, skipped)

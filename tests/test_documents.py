@@ -13,7 +13,10 @@ import pytest
 import zstandard
 
 from shard_writer import InputError, documents
-from shard_writer.documents import Bad, CompressedJsonLines, JsonLines, ParquetGroups, TextFiles
+from shard_writer.documents import Bad
+from shard_writer.json_lines import CompressedJsonLines, JsonLines
+from shard_writer.tables import ParquetGroups
+from shard_writer.text_files import TextFiles
 
 BOM = b"\xef\xbb\xbf"
 
@@ -198,7 +201,7 @@ def test_a_frame_with_a_window_of_a_gigabyte_is_read_or_refused_by_name(tmp_path
     with zstandard.ZstdCompressor(compression_params=settings).stream_writer(out, closefd=False) as writer:
         writer.write(b'{"text":"a"}\n')  # of unknown size, so the frame asks for the whole window
     path.write_bytes(out.getvalue())
-    with pytest.raises(InputError, match=r"a\.jsonl\.zst: .*compress it with a smaller window"):
+    with pytest.raises(InputError, match=r"a\.jsonl\.zst: .*pack it with a smaller window"):
         read_compressed(path)
 
 
