@@ -3,7 +3,8 @@
 TokentarError
 ├── SettingError    what was asked for cannot work (also a ValueError)
 ├── InputError      a document, a file or a corpus that cannot be used as it is
-└── SetError        a shard set that is missing, incomplete, damaged or foreign
+├── SetError        a shard set that is missing, incomplete, damaged or foreign
+└── StoreError      an object store that refuses or fails, or a cache without room
 
 Every message names the place, the value seen, the value needed and the way out. The command line turns these into one
 line on standard error and exit status 1; anything else that escapes is a fault of ours and shows its traceback.
@@ -24,3 +25,7 @@ class InputError(TokentarError):
 
 class SetError(TokentarError):
     """A shard set that is missing, incomplete, damaged or made for something else."""
+
+
+class StoreError(TokentarError):
+    """An object store that refuses or fails, an object that is not what it should be, or a cache without room."""

@@ -1,0 +1,36 @@
+"""One object store for all tests of this folder; a proxy and an empty place for each of them."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.objstore.proxy import FaultProxy
+from tests.objstore.server import Server
+
+BUCKET = "shards"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A store that is started once, with one bucket: each more would take it seven volumes."""
+    with Server(tmp_path_factory.mktemp("objstore")) as running:
+        running.make_bucket(BUCKET)
+        yield running
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[FaultProxy]:
+    """A proxy before the store."""
+    with FaultProxy(server.address) as standing:
+        yield standing
+
+
+@pytest.fixture
+def there(server: Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The URL of an empty folder, which clients of this process and its children reach through the proxy."""
+    for name, value in server.environment(proxy.url).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
