@@ -92,7 +92,9 @@ def _write(info: DatasetInfo, writing: dict[str, Any], folder: Path, *, append: 
     source = writing["source"]
     settings = {key: value for key, value in writing["settings"].items() if key in DECIDING}
     chosen = {key: settings[key] for key in ("input_format", "dataset_config", "dataset_split") if key in settings}
-    planned = sources.plan_files(source["input"], text_column=source["text_column"], **chosen)
+    if source["in_memory"]:
+        raise SetError("its documents came from memory")
+    planned = sources.plan_files(source["input"], text_column=settings["text_column"], **chosen)
     if planned.size != source["bytes"]:
         raise SetError(f"its input has {planned.size} bytes, and had {source['bytes']} when the set was written")
     return write_shards(

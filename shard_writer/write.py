@@ -129,7 +129,7 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
         seq_length=arguments.seq_length,
         dtype=spec.dtype.name,
         tokenizer=spec.info,
-        source={"input": source.names, "text_column": arguments.text_column, "bytes": source.size},
+        source={"input": source.names, "in_memory": source.identity is None, "bytes": source.size},
         settings=_settings(arguments, spec),
         seed=arguments.seed,
         splits=totals,
