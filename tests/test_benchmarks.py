@@ -1,12 +1,17 @@
 """The benchmarks' own arithmetic: pairs, rounds, table, corpus. Nothing is timed here."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.benchmarks import clock, peers
 from tests.benchmarks.__main__ import parse
-from tests.benchmarks.corpus import read_texts, shuffled_lines, write_corpus
+from tests.benchmarks.corpus import END_OF_TEXT, read_texts, shuffled_lines, split_lines, write_corpus
 from tests.benchmarks.measure import interleaved, median_ratio, python, run, spread, table, verdict
+from tests.benchmarks.peers_write import OURS, Writer, figures
+from tests.benchmarks.scaling import settings
 from tests.benchmarks.write import Job, work_rates
 
 
@@ -57,7 +62,70 @@ def test_memory_is_that_of_the_tree_of_processes() -> None:
         run(python("-c", "raise SystemExit(3)"))
 
 
-@pytest.mark.parametrize("name", ["write", "read", "memory"])
+def test_texts_with_the_end_of_text_mark_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("kept")
+    (tmp_path / "b.txt").write_text(f"left {END_OF_TEXT} out")
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 4e-6, str(tmp_path / "*.txt"))
+    assert (list(read_texts(corpus.path, 100)), corpus.documents) == (["kept"], 1)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_parts_are_whole_lines_of_the_same_bytes(tmp_path: Path, parts: int) -> None:
+    content = b"".join(b"%d\n" % 10**number for number in range(9))  # 54 bytes, lines of 2 to 10
+    (tmp_path / "all").write_bytes(content)
+    split_lines(tmp_path / "all", tmp_path / "parts", parts)
+    found = [path.read_bytes() for path in sorted((tmp_path / "parts").iterdir())]
+    assert (len(found), b"".join(found)) == (parts, content)
+    assert all(part.endswith(b"\n") for part in found if part)
+    assert max(map(len, found)) <= 54 / parts + 11
+
+
+def test_writers_are_compared_pair_by_pair_and_must_agree() -> None:
+    writers = {
+        OURS: Writer(lambda *_: [], lambda *_: 0),
+        "peer": Writer(lambda *_: [], lambda *_: 0, target=3),
+        "bare": Writer(lambda *_: [], lambda *_: 0, target=0.9, times_itself=True),
+    }
+    starts = {OURS: [Job(0, 1.0), Job(0, 1.0)], "peer": [Job(0, 2.0), Job(0, 2.0)], "bare": [Job(0, 9.0), Job(0, 9.0)]}
+    whole = {
+        OURS: [Job(8 * 10**6, 3.0), Job(8 * 10**6, 2.0)],  # 4 and 8 million tokens a second beyond the start
+        "peer": [Job(8 * 10**6, 10.0), Job(8 * 10**6, 6.0)],  # 1 and 2
+        "bare": [Job(8 * 10**6, 1.0), Job(8 * 10**6, 1.0)],  # 8 and 8, its own clock
+    }
+    lines = figures(writers, whole, starts, dict.fromkeys(writers, 1.0)).splitlines()
+    assert lines[3] == "| peer | 1.50 (1.00 … 2.00) | 4.00 | ≥ 3: met | 8.0 (6.0 … 10.0) | 3.17 | 1 |"
+    assert lines[4] == "| bare | 8.00 (8.00 … 8.00) | 0.75 | ≥ 0.9: MISSED | 1.0 (1.0 … 1.0) |  | 1 |"
+    with pytest.raises(SystemExit, match="different numbers of tokens"):
+        figures(writers, whole | {"peer": [Job(7, 10.0), Job(7, 6.0)]}, starts, dict.fromkeys(writers, 1.0))
+
+
+def test_reading_goes_on_over_epochs() -> None:
+    begun: list[str] = []
+
+    def epoch() -> Iterator[torch.Tensor]:
+        begun.append("epoch")
+        return iter([torch.zeros(5), torch.zeros(5)])
+
+    clock.tokens_per_second(epoch, 0.01)  # far longer than two batches take
+    assert len(begun) > 1
+    begun.clear()
+    clock.seconds_to_first(lambda: epoch)
+    assert begun == ["epoch"]
+
+
+def test_peers_are_pinned_and_bring_no_other_torch() -> None:
+    for packages in peers.PEERS.values():
+        assert all("==" in package for package in packages)
+        assert [package for package in packages if package.startswith("torch")] in ([], ["torch==2.13.0"])
+    assert peers.label("datatrove") == "datatrove 0.10.1"
+
+
+def test_each_setting_of_scaling_has_its_own_name() -> None:
+    names = [setting.name for setting in settings()]
+    assert len(names) == len(set(names)) == 3 + 3 + 4 + 2
+
+
+@pytest.mark.parametrize("name", ["write", "read", "memory", "peers-write", "peers-read", "scaling"])
 def test_each_benchmark_has_the_same_options(name: str) -> None:
     options = vars(parse([name, "--megabytes", "5", "--corpus", "*.txt"]))
     assert {key: options[key] for key in ("megabytes", "corpus", "rounds", "workers")} == {

@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks write|read|memory: side-by-side figures as a Markdown table.
+"""python -m tests.benchmarks BENCHMARK: side-by-side figures as a Markdown table.
 
 Run it in the project's root, on an otherwise idle machine if there is one. Each measurement is a fresh process.
 It takes minutes and is no part of the tests.
@@ -10,10 +10,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks import memory, read, write
+from tests.benchmarks import memory, peers_read, peers_write, read, scaling, write
 from tests.benchmarks.measure import circumstances
 
-BENCHMARKS = {"write": write, "read": read, "memory": memory}
+BENCHMARKS = {
+    "write": write,
+    "read": read,
+    "memory": memory,
+    "peers-write": peers_write,
+    "peers-read": peers_read,
+    "scaling": scaling,
+}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -37,6 +44,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             help="files to take the text from: .jsonl with the key `text`, or one document a file "
             "(default: the Python source of the standard library and of installed packages)",
         )
+        if hasattr(module, "add_options"):
+            module.add_options(command)
     return parser.parse_args(argv)
 
 

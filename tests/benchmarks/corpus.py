@@ -1,9 +1,10 @@
 """What the benchmarks read: a corpus as one JSONL file, and a tokenizer trained on it. Nothing is downloaded.
 
 The text is the Python source at hand (standard library and installed packages) or what a glob names, each distinct text
-once and in seeded order. When more is asked for than there is, the same documents follow with their lines shuffled, so
-that whole texts do not come again; their words do, so a corpus of many passes is kind to caches of words. The figures
-say how many passes were needed.
+once and in seeded order. Texts that hold the end-of-text mark are left out, as tools differ in how they read it. When
+more is asked for than there is, the same documents follow with their lines shuffled, so that whole texts do not come
+again; their words do, so a corpus of many passes is kind to caches of words. The figures say how many passes were
+needed.
 """
 
 import glob
@@ -70,7 +71,7 @@ def _endless(paths: list[Path]) -> Iterator[tuple[str, float]]:
     for number in count():
         for index, path in enumerate(paths):
             for line, text in enumerate(_texts(path)):
-                if number == 0 and hash(text) in seen:
+                if not text or END_OF_TEXT in text or (number == 0 and hash(text) in seen):
                     continue
                 seen.add(hash(text))
                 yield shuffled_lines(text, f"{number} {index} {line}") if number else text, number + index / len(paths)
@@ -82,8 +83,8 @@ def _texts(path: Path) -> Iterable[str]:
     """The documents of a file: its lines where it is JSONL, else the whole file; what is no UTF-8 is passed over."""
     try:
         if path.suffix == ".jsonl":
-            return [text for line in path.read_text().splitlines() if (text := json.loads(line)["text"])]
-        return [text] if (text := path.read_text(encoding="utf-8")) else []
+            return [json.loads(line)["text"] for line in path.read_text().splitlines()]
+        return [path.read_text(encoding="utf-8")]
     except UnicodeDecodeError:
         return []
 
@@ -93,6 +94,17 @@ def shuffled_lines(text: str, seed: str) -> str:
     lines = text.splitlines(keepends=True)
     Random(seed).shuffle(lines)
     return "".join(lines)
+
+
+def split_lines(path: Path, folder: Path, parts: int) -> None:
+    """Copy a file into `parts` files of whole lines and about equal sizes, for those that deal out files: 00000.jsonl and so on."""
+    folder.mkdir()
+    share = -(-path.stat().st_size // parts)
+    with open(path, "rb") as source:
+        for part in range(parts):
+            (folder / f"{part:05d}.jsonl").write_bytes(
+                source.read(max(0, (part + 1) * share - source.tell())) + source.readline()
+            )
 
 
 def read_texts(path: Path, most_chars: int) -> Iterator[str]:
@@ -107,8 +119,8 @@ def read_texts(path: Path, most_chars: int) -> Iterator[str]:
                 return
 
 
-def train_tokenizer(corpus: Path, folder: Path) -> Path:
-    """A GPT-2-like BPE of 32,000 tokens, learnt from the start of a corpus, in a folder that `transformers` loads."""
+def train_tokenizer(corpus: Path, folder: Path, vocab_size: int = VOCAB_SIZE) -> Path:
+    """A GPT-2-like BPE of `vocab_size` tokens, learnt from the start of a corpus, in a folder that `transformers` loads."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -116,7 +128,7 @@ def train_tokenizer(corpus: Path, folder: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE - 1, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(read_texts(corpus, _TRAINING_CHARS), trainer)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT).save_pretrained(folder)
     return folder

@@ -1,7 +1,7 @@
 """read: ShardLoader in one process against stock WebDataset on the same shards, and against a bare numpy loop.
 
-All (see readers.py) read whole epochs of int64 batches of 8 rows of 2048 tokens, from the page cache, after one epoch
-that is not counted; start and imports are left out. ShardLoader reads in its shuffled order, so does the bare loop;
+All (see readers.py) read epochs of int64 batches of 8 rows of 2048 tokens, from the page cache, after a warm-up that
+is not counted; start and imports are left out. ShardLoader reads in its shuffled order, so does the bare loop;
 WebDataset reads from front to back.
 """
 
@@ -23,7 +23,7 @@ _SECONDS = 2.0  # each reader reads at least so long
 
 def tokens_per_second(name: str, shards: Path) -> float:
     """One contender in a fresh process."""
-    return float(run(python("-m", "tests.benchmarks.readers", name, shards, _SECONDS)).output)
+    return float(run(python("-m", "tests.benchmarks.readers", name, "rate", shards, 0, _SECONDS)).output)
 
 
 def report(options: Namespace, folder: Path) -> str:

@@ -1,11 +1,9 @@
-"""The contenders of `read`: python -m tests.benchmarks.readers ours|webdataset|numpy SET SECONDS, each on its own.
+"""python -m tests.benchmarks.readers ours|webdataset|numpy rate|first SET WORKERS SECONDS: our own contenders of the reading benchmarks.
 
-Each yields an epoch of int64 batches (8, seq_length). One epoch is read unmeasured, then whole epochs until SECONDS are
-over. Prints tokens a second.
+Each reads int64 batches (8, seq_length), epoch after epoch. Prints tokens a second, or the seconds to the first batch.
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,19 +11,19 @@ import numpy as np
 import torch
 
 from shard_writer import open_shards
+from tests.benchmarks import clock
 from train import ShardLoader
 
 BATCH_SIZE = 8
-Epoch = Callable[[], Iterator[Any]]
 
 
-def ours(folder: str) -> Epoch:
-    """ShardLoader in this process."""
-    loader = ShardLoader(folder, batch_size=BATCH_SIZE, num_workers=0, rank=0, world_size=1)
+def ours(folder: str, workers: int) -> clock.Epoch:
+    """ShardLoader."""
+    loader = ShardLoader(folder, batch_size=BATCH_SIZE, num_workers=workers, rank=0, world_size=1)
     return lambda: (batch["input_ids"] for batch in loader)
 
 
-def webdataset(folder: str) -> Epoch:
+def webdataset(folder: str, workers: int) -> clock.Epoch:
     """Stock WebDataset in input order, samples decoded one by one and stacked."""
     import webdataset as wds
 
@@ -39,7 +37,7 @@ def webdataset(folder: str) -> Epoch:
     return lambda: iter(dataset)
 
 
-def bare_numpy(folder: str) -> Epoch:
+def bare_numpy(folder: str, workers: int) -> clock.Epoch:
     """The same rows in the same order as ours, the order known beforehand: nothing but the copying. The bound."""
     loader = ShardLoader(folder, batch_size=BATCH_SIZE, num_workers=0, rank=0, world_size=1)
     numbers = np.array([loader.sample_numbers for _ in loader])
@@ -58,20 +56,18 @@ def bare_numpy(folder: str) -> Epoch:
     return epoch
 
 
-READERS: dict[str, Callable[[str], Epoch]] = {"ours": ours, "webdataset": webdataset, "numpy": bare_numpy}
+READERS: dict[str, Callable[[str, int], clock.Epoch]] = {"ours": ours, "webdataset": webdataset, "numpy": bare_numpy}
 
 
-def tokens_per_second(epoch: Epoch, seconds: float) -> float:
-    """Read whole epochs for at least so long, one more before that does not count."""
-    for _ in epoch():
-        pass
-    tokens, start = 0, time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds:
-        for batch in epoch():
-            tokens += batch.numel()
-    return tokens / passed
+def main(name: str, what: str, folder: str, workers: str, seconds: str) -> None:
+    """Measure one figure."""
+    torch.set_num_threads(1)
+    build = READERS[name]
+    if what == "first":
+        print(clock.seconds_to_first(lambda: build(folder, int(workers))))
+    else:
+        print(clock.tokens_per_second(build(folder, int(workers)), float(seconds)))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print(tokens_per_second(READERS[sys.argv[1]](sys.argv[2]), float(sys.argv[3])))
+    main(*sys.argv[1:6])
