@@ -7,9 +7,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 
-from shard_writer import open_shards, recipes, write_shards
+from shard_writer import open_shards, recipes, remote, write_shards
 from shard_writer.arguments import WriteArguments
 from shard_writer.errors import TokentarError
 from shard_writer.manifest import Manifest
@@ -57,13 +56,13 @@ def verify(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "python -m shard_writer verify", description="Read every byte of a set; exit status 1 if any differs."
     )
-    parser.add_argument("set", help="folder of the set")
+    parser.add_argument("set", help="folder or URL of the set")
     parser.add_argument(
         "--repair", action="store_true", help="first write damaged files again from the input, if that is still there"
     )
     arguments = parser.parse_args(argv)
     if arguments.repair:
-        for line in repair(Path(arguments.set)):
+        for line in repair(remote.on_disk(remote.place(arguments.set))):
             print(line)
     manifest = open_shards(arguments.set)
     found = list(faults(manifest))
@@ -85,15 +84,14 @@ def reshard(argv: Sequence[str]) -> int:
         "python -m shard_writer reshard",
         description="Copy a set into another number of shards, its sequences in their order.",
     )
-    parser.add_argument("source", help="folder of the set")
-    parser.add_argument("output", help="folder of the new set")
+    parser.add_argument("source", help="folder or URL of the set")
+    parser.add_argument("output", help="folder or URL of the new set")
     parser.add_argument("--num_shards", type=int, help="shards of its first split (default: as `write` cuts them)")
     parser.add_argument("--overwrite", action="store_true", help="replace what the output holds")
+    parser.add_argument("--spool_dir", help="as with write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
-    manifest = reshard(
-        arguments.source, arguments.output, num_shards=arguments.num_shards, overwrite=arguments.overwrite
-    )
+    manifest = reshard(**vars(arguments))
     print(summary(manifest, time.monotonic() - start))
     return 0
 
@@ -105,7 +103,7 @@ def show(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "python -m shard_writer show", description="Print decoded sequences with their document boundaries."
     )
-    parser.add_argument("set", help="folder of the set")
+    parser.add_argument("set", help="folder or URL of the set")
     parser.add_argument("--rows", type=int, default=3, help="how many sequences (default: 3)")
     parser.add_argument("--split", help="which split (default: all)")
     parser.add_argument(

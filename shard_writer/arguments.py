@@ -20,9 +20,9 @@ def doc(text: str, default: Any = ..., **kwargs: Any) -> Any:
 class WriteArguments:
     """Tokenize documents, pack them into sequences and write them as numbered WebDataset shards."""
 
-    input: list[str] = doc("Files, folders, globs (** goes through folders) or names of data sets.")
+    input: list[str] = doc("Files, folders, globs (** goes through folders), URLs of these, or names of data sets.")
     tokenizer: str = doc("Name or folder of a transformers tokenizer.")
-    output: str = doc("Folder of the new set.")
+    output: str = doc("Folder of the new set, or a URL: s3://bucket/set, gs://, az://, hf://datasets/user/name.")
     seq_length: int = doc("Tokens in a sequence.", 2048)
     text_column: str = doc("Column or key that holds the text.", "text")
     name: str = doc("Name of the training split and of its shards: NAME-000000.tar.", "train")
@@ -56,6 +56,9 @@ class WriteArguments:
     )
     provenance: bool = doc("Write beside each shard where its tokens come from: NAME-000000.docs.parquet.", True)
     append: bool = doc("Add the documents to the finished set in the output, as further shards.", False)
+    spool_dir: str | None = doc(
+        "Folder for what is under way to an output that is a URL: a whole set (default: ~/.cache/tokentar/spool).", None
+    )
     overwrite: bool = doc("Replace the set, or the unfinished work, that the output holds.", False)
 
     def __post_init__(self) -> None:

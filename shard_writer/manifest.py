@@ -5,6 +5,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -14,8 +15,9 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_writer import storage
+from shard_writer import remote, storage
 from shard_writer.errors import SetError
+from shard_writer.remote import Url
 from shard_writer.shards import RowFormat, ShardFile
 
 FORMAT = "tokentar"
@@ -128,9 +130,9 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A finished set: its folder, what it says of itself and its shards in order."""
+    """A finished set: where it is, what it says of itself and its shards in order."""
 
-    root: Path
+    root: Path | Url
     info: DatasetInfo
     shards: tuple[ShardEntry, ...]
     firsts: dict[str, int]  # number of each shard's first sequence; also of shards that `choose` left out
@@ -164,15 +166,24 @@ class Manifest:
         shards = (replace(entry, docs_bytes=None, docs_xxh3=None) for entry in self.shards)
         return storage.checksum(manifest_text(shards).encode())
 
+    @property
+    def folder(self) -> Path:
+        """The folder of a set on disk. Raises SettingError when it is elsewhere."""
+        return remote.on_disk(self.root)
+
     def path(self, entry: ShardEntry) -> Path:
-        """Where a shard lies."""
-        return self.root / entry.file_name
+        """Where a shard of a set on disk lies."""
+        return self.folder / entry.file_name
 
     def open(self, index: int) -> ShardFile:
-        """Map shard number `index` of this manifest into memory."""
+        """Map shard number `index` of this manifest into memory; one of a store is fetched for it, and gone with the map."""
         entry = self.shards[index]
-        first = int(self.first_sequences[index])
-        return ShardFile(self.path(entry), self.info.row_format, entry.num_sequences, first)
+        row_format, rows, first = self.info.row_format, entry.num_sequences, int(self.first_sequences[index])
+        if isinstance(self.root, Path):
+            return ShardFile(self.root / entry.file_name, row_format, rows, first)
+        with tempfile.NamedTemporaryFile(prefix="tokentar-", suffix=".tar") as file:
+            (self.root / entry.file_name).download(file, entry.bytes, entry.xxh3)
+            return ShardFile(file.name, row_format, rows, first)
 
 
 _ENTRY_TYPES = {key: get_args(kind) or (kind,) for key, kind in get_type_hints(ShardEntry).items()}
@@ -195,7 +206,7 @@ def manifest_text(shards: Iterable[ShardEntry]) -> str:
 
 def write_manifest(manifest: Manifest) -> None:
     """Publish a set whose shards are all in place."""
-    put_manifest(manifest.root, manifest_text(manifest.shards), manifest.info.to_json())
+    put_manifest(manifest.folder, manifest_text(manifest.shards), manifest.info.to_json())
 
 
 def put_manifest(root: Path, manifest: str, dataset: str) -> None:
@@ -204,9 +215,12 @@ def put_manifest(root: Path, manifest: str, dataset: str) -> None:
     storage.put(root / DATASET_FILE, dataset.encode())
 
 
-def open_shards(folder: str | os.PathLike[str]) -> Manifest:
-    """Read what a finished set says of itself. Raises SetError when it is missing, unfinished, damaged or of another version."""
-    root = Path(folder)
+def open_shards(folder: str | os.PathLike[str] | Url) -> Manifest:
+    """Read what a finished set, in a folder or under a URL, says of itself.
+
+    Raises SetError when it is missing, unfinished, damaged or of another version, StoreError when its store fails.
+    """
+    root = remote.place(folder)
     info = read_info(root)
     shards = tuple(_read_entries(root, info.shards))
     if info.shards is not None and len(shards) < info.shards:
@@ -223,7 +237,7 @@ def open_shards(folder: str | os.PathLike[str]) -> Manifest:
     return Manifest(root, info, shards, first_numbers(shards))
 
 
-def read_info(root: Path) -> DatasetInfo:
+def read_info(root: Path | Url) -> DatasetInfo:
     """dataset.json. Raises SetError when it is missing, damaged or of another version."""
     path = root / DATASET_FILE
     try:
@@ -246,7 +260,7 @@ def read_info(root: Path) -> DatasetInfo:
         raise SetError(f"{path}: a key is missing or unknown ({error}); write the set again") from None
 
 
-def _read_entries(root: Path, count: int | None) -> Iterable[ShardEntry]:
+def _read_entries(root: Path | Url, count: int | None) -> Iterable[ShardEntry]:
     """The first `count` lines of the manifest, or all: behind them may be those of an append under way."""
     path = root / MANIFEST_FILE
     try:

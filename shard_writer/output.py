@@ -8,6 +8,7 @@ killed while it publishes is finished from that alone. plan.json goes last.
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,11 @@ class Output:
 
     def present(self) -> list[str]:
         """Files of a set, finished or not, sorted, provenance last."""
-        names = os.listdir(self.folder) if self.folder.exists() else []
-        found = (name for name in names if name in (DATASET_FILE, MANIFEST_FILE) or _SET_FILE.fullmatch(name))
-        return sorted(found, key=lambda name: (name.endswith(".parquet"), name))
+        return set_files(os.listdir(self.folder) if self.folder.exists() else [])
 
     def strays(self, manifest: Manifest) -> list[str]:
         """Files of a set that `manifest` does not list, sorted."""
-        listed = {name for entry in manifest.shards for name in entry.files}
-        return [name for name in self.present() if name not in listed | {DATASET_FILE, MANIFEST_FILE}]
+        return unlisted(self.present(), manifest)
 
     def prepare(self) -> Manifest | None:
         """Go on with the spool of the same plan, or start afresh; returns the set to append to, if that is asked for.
@@ -160,3 +158,15 @@ class Output:
         storage.remove(self.spool)
         if not os.listdir(self.folder):
             self.folder.rmdir()
+
+
+def set_files(names: Iterable[str]) -> list[str]:
+    """Those of some names that files of a set have, sorted, provenance last."""
+    found = (name for name in names if name in (DATASET_FILE, MANIFEST_FILE) or _SET_FILE.fullmatch(name))
+    return sorted(found, key=lambda name: (name.endswith(".parquet"), name))
+
+
+def unlisted(names: Iterable[str], manifest: Manifest) -> list[str]:
+    """Those of them that `manifest` does not list."""
+    listed = {name for entry in manifest.shards for name in entry.files}
+    return [name for name in set_files(names) if name not in listed | {DATASET_FILE, MANIFEST_FILE}]

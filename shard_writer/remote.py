@@ -115,7 +115,10 @@ class Url:
         return self._persist(lambda: _pour(self._pieces(None)))
 
     def download(self, file: IO[bytes], size: int, xxh3: str) -> None:
-        """Write the object into a file, from its start. Raises StoreError when it is not there or is not what it should be."""
+        """Write the object into a file, from its start.
+
+        Raises SetError when it is not there or is not what it should be, StoreError when the store fails.
+        """
 
         def attempt() -> None:
             file.seek(0)
@@ -126,7 +129,7 @@ class Url:
         try:
             self._persist(attempt)
         except FileNotFoundError:
-            raise StoreError(
+            raise SetError(
                 f"{self}: no such object; `python -m shard_writer verify` names all that is missing"
             ) from None
 
@@ -197,7 +200,8 @@ class Url:
                 pause = next(pauses, None)
                 if pause is None:
                     attempts = self.bucket.patience.attempts
-                    raise StoreError(f"{self}: {why} ({attempts} attempts){way_out or '; try again later'}") from None
+                    kind = SetError if isinstance(error, WrongBytes) else StoreError
+                    raise kind(f"{self}: {why} ({attempts} attempts){way_out or '; try again later'}") from None
             _log.warning("%s: %s; again in %.1f s", self, why, pause)
             time.sleep(pause)
 
@@ -244,6 +248,13 @@ def place(name: str | os.PathLike[str] | Url, patience: Patience | None = None) 
             f"{text}: names no bucket or repository; needed: {scheme}://BUCKET/FOLDER, hf://datasets/USER/NAME/FOLDER"
         )
     return Url(Bucket(f"{scheme}://{'/'.join(parts[:count])}", patience or Patience()), "/".join(parts[count:]))
+
+
+def on_disk(where: Path | Url) -> Path:
+    """The same, of a place on this machine's disk. Raises SettingError when it is elsewhere."""
+    if isinstance(where, Url):
+        raise SettingError(f"{where}: not on this machine's disk, which this needs; copy it there")
+    return where
 
 
 def _refuse_secrets(scheme: str, rest: str) -> None:

@@ -67,11 +67,11 @@ def _put_back(manifest: Manifest, rebuilt: Manifest, damaged: set[str]) -> Itera
     written = _listed(rebuilt)
     for name, wanted in _listed(manifest).items():
         if name in damaged and written.get(name) == wanted:
-            os.replace(rebuilt.root / name, manifest.root / name)
+            os.replace(rebuilt.folder / name, manifest.folder / name)
             yield f"{name}: written again"
         elif name in damaged:
             yield f"{name}: cannot be repaired: the input, or a library, gives other bytes now; write the set again"
-    storage.sync_folder(manifest.root)
+    storage.sync_folder(manifest.folder)
 
 
 def _write_again(root: Path, info: DatasetInfo, folder: Path, workers: int | None) -> Manifest:

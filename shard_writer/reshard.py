@@ -13,35 +13,45 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from shard_writer import engines, layout, provenance, storage
+from shard_writer import engines, layout, provenance, remote, storage, transfer
 from shard_writer.errors import SetError, SettingError
 from shard_writer.layout import Piece
 from shard_writer.manifest import VERSION, Manifest, ShardEntry, first_numbers, manifest_text, open_shards
 from shard_writer.output import Output
 from shard_writer.reduce import NewShard, make_shard
+from shard_writer.remote import Url
 from shard_writer.shards import TokenIds
 
 _MOST_THREADS = 4  # copying, checksums and Parquet release the interpreter's lock
 
 
 def reshard(
-    source: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Url,
+    output: str | os.PathLike[str] | Url,
     *,
     num_shards: int | None = None,
     overwrite: bool = False,
+    spool_dir: str | None = None,
 ) -> Manifest:
     """Copy a set into `num_shards` shards of its first split (other splits, or None: as `write` would cut them).
 
     Keys are numbered anew; where tokens come from is carried over. Raises SetError when the source is damaged, or when
     the output holds something else, SettingError when some shard would be empty.
     """
-    manifest = open_shards(source)
-    if Path(output).resolve() == manifest.root.resolve():
+    manifest, where = open_shards(source), remote.place(output)
+    if where == manifest.root or (isinstance(where, Path) and where.resolve() == Path(str(source)).resolve()):
         raise SettingError(f"output: {output} is the set itself, needed: another folder")
     texts = (manifest_text(manifest.shards), manifest.info.to_json())
     plan = json.dumps(["reshard", VERSION, *(storage.checksum(text.encode()) for text in texts), num_shards])
-    target = Output(Path(output), plan, overwrite)
+
+    def build(folder: Path) -> Manifest:
+        with transfer.local_copy(source) as copy:
+            return _reshard(open_shards(copy), Output(folder, plan, overwrite), num_shards)
+
+    return build(where) if isinstance(where, Path) else transfer.publish(where, spool_dir, plan, overwrite, build)
+
+
+def _reshard(manifest: Manifest, target: Output, num_shards: int | None) -> Manifest:
     with storage.locked(target.spool):
         target.prepare()
         if target.is_publishing:
@@ -124,9 +134,9 @@ class ReshardStep:
 
     def _check(self, entry: ShardEntry) -> None:
         for name, (size, digest) in entry.files.items():
-            if storage.file_checksum(self.manifest.root / name) != (size, digest):
+            if storage.file_checksum(self.manifest.folder / name) != (size, digest):
                 raise SetError(
-                    f"{self.manifest.root / name}: not the {size} bytes with checksum {digest} that the manifest lists; "
+                    f"{self.manifest.folder / name}: not the {size} bytes with checksum {digest} that the manifest lists; "
                     "restore it (`python -m shard_writer verify --repair`), then run the same command"
                 )
 
@@ -137,7 +147,7 @@ class ReshardStep:
             return None
         first, tables = 0, []
         for piece, entry in zip(pieces, entries, strict=True):
-            table = pq.read_table(provenance.path_of(self.manifest.root, entry.shard), use_threads=False)
+            table = pq.read_table(provenance.path_of(self.manifest.folder, entry.shard), use_threads=False)
             tables.append(provenance.rows_between(table, piece.start, piece.stop, first))
             first += piece.stop - piece.start
         return provenance.join(tables)

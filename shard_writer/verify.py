@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from shard_writer import storage
+from shard_writer import check
 from shard_writer.errors import SetError
 from shard_writer.manifest import Manifest
-from shard_writer.output import Output
+from shard_writer.output import Output, unlisted
+from shard_writer.remote import Url
 
+_UNFINISHED = "a run that adds to this set was stopped: run the same command again"
+_OF_ANOTHER = "it is of another set, remove it"
 _THREADS = 4  # checksums release the interpreter's lock
 
 
@@ -39,42 +42,26 @@ def find(manifest: Manifest) -> Iterator[Fault]:
         for found in pool.map(lambda index: _faults(manifest, index), range(len(manifest.shards))):
             bar.update()
             yield from found
-    output = Output(manifest.root, None)
-    for name in output.strays(manifest):
-        yield Fault(name, f"{name}: not in the manifest; " + _way_out(output))
-
-
-def _way_out(output: Output) -> str:
-    if output.is_unfinished:
-        return "a run that adds to this set was stopped: run the same command again"
-    return "it is of another set, remove it"
+    if isinstance(manifest.root, Url):
+        strays, way_out = unlisted(manifest.root.names(), manifest), _OF_ANOTHER
+    else:
+        output = Output(manifest.root, None)
+        strays, way_out = output.strays(manifest), _UNFINISHED if output.is_unfinished else _OF_ANOTHER
+    yield from (Fault(name, f"{name}: not in the manifest; {way_out}") for name in strays)
 
 
 def _faults(manifest: Manifest, index: int) -> list[Fault]:
     """The faults of one shard and of its provenance."""
     entry = manifest.shards[index]
-    found = [
-        Fault(name, text) for name, wanted in entry.files.items() if (text := _fault(manifest, index, name, wanted))
-    ]
-    if found:
+    row_format = manifest.info.row_format
+    texts = {name: check.fault(manifest.root / name, entry, row_format) for name in entry.files}
+    found = [Fault(name, f"{name}: {text}") for name, text in texts.items() if text]
+    if found or isinstance(
+        manifest.root, Url
+    ):  # of the latter what was read is gone; its headers are as they were written
         return found
     try:
         manifest.open(index)
     except SetError as error:
         return [Fault(entry.file_name, str(error))]
     return []
-
-
-def _fault(manifest: Manifest, index: int, name: str, wanted: tuple[int, str]) -> str | None:
-    try:
-        size, digest = storage.file_checksum(manifest.root / name)
-    except OSError as error:
-        return f"{name}: cannot be read: {error.strerror}"
-    if size != wanted[0]:
-        entry = manifest.shards[index]
-        rows = min(size // manifest.info.row_format.stride, entry.num_sequences)
-        there = f"; {rows} of {entry.num_sequences} sequences are there" if name == entry.file_name else ""
-        return f"{name}: {size} bytes, needed {wanted[0]}{there}"
-    if digest != wanted[1]:
-        return f"{name}: checksum {digest}, needed {wanted[1]}; the file is damaged or of another set"
-    return None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from shard_writer import engines, layout, sources, spool, steps, storage, tokens
+from shard_writer import engines, layout, remote, sources, spool, steps, storage, tokens, transfer
 from shard_writer.append import Base
 from shard_writer.arguments import WriteArguments
 from shard_writer.barrier import Layout, Split, Stream
@@ -26,6 +26,7 @@ from shard_writer.manifest import VERSION, DatasetInfo, Manifest, ShardEntry, To
 from shard_writer.output import Output
 from shard_writer.provenance import Origins
 from shard_writer.reduce import CountRows, ReduceStep, ShardTask, Window
+from shard_writer.remote import Url
 from shard_writer.shards import RowFormat
 from shard_writer.sources import Source, Task
 from shard_writer.spool import TaskRecord
@@ -44,7 +45,7 @@ def write_shards(
     *,
     input: str | list[str] | Iterable[Mapping[str, Any]],
     tokenizer: Any,
-    output: str | os.PathLike[str],
+    output: str | os.PathLike[str] | Url,
     **settings: Any,
 ) -> Manifest:
     """Tokenize documents, pack them into sequences and write them as a finished set of shards.
@@ -55,10 +56,24 @@ def write_shards(
     """
     names = _names(input)
     name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
-    arguments = WriteArguments(input=names or [], tokenizer=name, output=os.fspath(output), **settings)
+    arguments = WriteArguments(input=names or [], tokenizer=name, output=str(output), **settings)
     spec = _describe(tokenizer, arguments)
     source = sources.plan_rows(input, text_column=arguments.text_column) if names is None else _plan(arguments)
-    target = Output(Path(output), _identity(arguments, spec, source), arguments.overwrite, arguments.append)
+    plan = _identity(arguments, spec, source)
+
+    def build(folder: Path) -> Manifest:
+        return _write_to(Output(folder, plan, arguments.overwrite, arguments.append), arguments, spec, source)
+
+    where = remote.place(output)
+    if isinstance(where, Path):
+        return build(where)
+    if arguments.append:
+        raise SettingError(f"append: {where}: cannot be appended to in place; append to a copy on disk and upload that")
+    return transfer.publish(where, arguments.spool_dir, plan, arguments.overwrite, build)
+
+
+def _write_to(target: Output, arguments: WriteArguments, spec: TokenizerSpec, source: Source) -> Manifest:
+    """All steps, in a folder on disk."""
     with storage.locked(target.spool):
         base = Base(target.prepare())
         if target.is_publishing:

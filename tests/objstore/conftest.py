@@ -8,6 +8,7 @@ import pytest
 
 from tests.objstore.proxy import FaultProxy
 from tests.objstore.server import Server
+from tests.tokenizers import byte_tokenizer
 
 BUCKET = "shards"
 
@@ -34,3 +35,11 @@ def there(server: Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The byte tokenizer as a folder."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)

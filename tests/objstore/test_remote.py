@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from shard_writer import SetError, SettingError, remote
+from shard_writer import SetError, SettingError, TokentarError, remote
 from shard_writer.clients import PART_BYTES, Patience
 from shard_writer.errors import StoreError
 from shard_writer.remote import Url
@@ -144,24 +144,28 @@ def test_a_download_goes_on_after_a_fault(proxy: FaultProxy, folder: Url, tmp_pa
 
 
 FINAL = {
-    "503": (Fault(match="GET", reply=SLOW_DOWN, times=None), "503 .*SlowDown.*3 attempts"),
-    "cut": (Fault(match="GET", cut_at=5000, times=None), "3 attempts"),
-    "flipped-bit": (Fault(match="GET", flip_at=500_000, times=None), "checksum [0-9a-f]{16}, needed [0-9a-f]{16}"),
-    "html-page": (Fault(match="GET", reply=HTML_PAGE, times=None), "web page"),
-    "404": (Fault(match="GET", reply=NO_SUCH_KEY, times=None), "no such object"),
+    "503": (StoreError, Fault(match="GET", reply=SLOW_DOWN, times=None), "503 .*SlowDown.*3 attempts"),
+    "cut": (StoreError, Fault(match="GET", cut_at=5000, times=None), "3 attempts"),
+    "flipped-bit": (
+        SetError,
+        Fault(match="GET", flip_at=500_000, times=None),
+        "checksum [0-9a-f]{16}, needed [0-9a-f]{16}",
+    ),
+    "html-page": (SetError, Fault(match="GET", reply=HTML_PAGE, times=None), "web page"),
+    "404": (SetError, Fault(match="GET", reply=NO_SUCH_KEY, times=None), "no such object"),
 }
 
 
-@pytest.mark.parametrize(("fault", "text"), FINAL.values(), ids=FINAL)
+@pytest.mark.parametrize(("kind", "fault", "text"), FINAL.values(), ids=FINAL)
 def test_a_fault_that_stays_is_an_error_that_names_the_url(
-    proxy: FaultProxy, folder: Url, tmp_path: Path, fault: Fault, text: str
+    proxy: FaultProxy, folder: Url, tmp_path: Path, kind: type[TokentarError], fault: Fault, text: str
 ) -> None:
     path, size, xxh3 = a_file(tmp_path / "x", 1_000_000)
     (folder / "x.tar").upload(path, size, xxh3)
     proxy.plan(fault)
     with (
         open(tmp_path / "y", "w+b") as file,
-        pytest.raises(StoreError, match=re.escape(f"{folder}/x.tar: ") + ".*" + text),
+        pytest.raises(kind, match=re.escape(f"{folder}/x.tar: ") + ".*" + text),
     ):
         (folder / "x.tar").download(file, size, xxh3)
 
