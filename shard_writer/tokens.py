@@ -12,18 +12,17 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shard_writer import layout, windows
-from shard_writer.errors import InputError, SettingError
+from shard_writer.checked import CheckedEngine, Encoded, Engine
+from shard_writer.errors import SettingError
 from shard_writer.manifest import TokenizerInfo
 from shard_writer.shards import TokenIds, token_dtype
 
-# of each batch, at least: tokenized a second time to check the fast engine
-SAMPLE_SHARE, SAMPLE_CHARS = 1 / 1024, 1 << 11
 PROBES = (
     "ab",
     " ab",
@@ -48,14 +47,6 @@ PROBES = (
     "\U0001d54f\U0010fffd",
     "$€£¥ --- ... ___",
 )
-Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]  # flat ids, document offsets
-
-
-class Engine(Protocol):
-    """Turns texts into ids, nothing added."""
-
-    def encode(self, texts: list[str]) -> Encoded:
-        """Ids (tokens,) uint32 and offsets (texts + 1,) int64; text i is ids[offsets[i]:offsets[i+1]]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,36 +74,11 @@ class FastokensEngine:
         import fastokens
 
         self._tokenizer = fastokens.Tokenizer.from_json_str(spec.definition)
-        self._reference = TokenizersEngine(spec)
 
     def encode(self, texts: list[str]) -> Encoded:
-        """See Engine. Raises InputError when a sampled document gets other ids than from `tokenizers`."""
-        ids, offsets = self._encode(texts)
-        self._check(texts, ids, offsets)
-        return ids, offsets
-
-    def _encode(self, texts: list[str]) -> Encoded:
+        """See Engine."""
         ids, offsets = self._tokenizer.encode_batch_flat(texts, split_special_tokens=True)
         return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64)
-
-    def _check(self, texts: list[str], ids: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
-        """Compare documents from the start of the batch, which the shuffle has put in random order, with `tokenizers`."""
-        budget = max(SAMPLE_CHARS, int(sum(map(len, texts)) * SAMPLE_SHARE))
-        sizes = np.cumsum([len(text) for text in texts[:1024]])
-        count = int(np.searchsorted(sizes, budget, side="right"))
-        sample, seen = texts[:count], ids[: offsets[count]]
-        if count == 0:  # the first document alone is too long: a piece of it
-            sample = [texts[0][:budget]]
-            seen = self._encode(sample)[0]
-        if not np.array_equal(seen, self._reference.encode(sample)[0]):
-            raise InputError(
-                f"fastokens and tokenizers give different ids for {self._first_difference(sample)!r}; "
-                "write with --tokenizer_engine tokenizers, and please report the text"
-            )
-
-    def _first_difference(self, texts: list[str]) -> str:
-        different = (t for t in texts if not np.array_equal(self._encode([t])[0], self._reference.encode([t])[0]))
-        return next(different, texts[0])[:200]
 
 
 class TokenizersEngine:
@@ -143,7 +109,7 @@ class TransformersEngine:
 
 
 ENGINES: dict[str, Callable[[TokenizerSpec], Engine]] = {
-    "fastokens": FastokensEngine,
+    "fastokens": lambda spec: CheckedEngine(FastokensEngine(spec), TokenizersEngine(spec)),
     "tokenizers": TokenizersEngine,
     "transformers": TransformersEngine,
 }

@@ -1,131 +1,56 @@
 """Ids equal those of the `transformers` tokenizer, document by document, whatever engine works them out (G9)."""
 
 import functools
-import random
-import sysconfig
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from tokenizers.processors import TemplateProcessing
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from shard_writer import SettingError, write_shards
-from shard_writer.tokens import DocumentEncoder, describe, fingerprint
-from tests.tokenizers import byte_tokenizer
+from shard_writer import InputError, SettingError, write_shards
+from shard_writer.checked import CheckedEngine, Encoded, Engine
+from shard_writer.tokens import DocumentEncoder, TokenizersEngine, describe, fingerprint, flatten
+from tests.tokenizers import BOS, FAST, MAKERS, byte_tokenizer, made, natural_texts, random_texts, with_template
 from tests.written import constant_length, first_ids, jsonl, rows_of
 
 ENGINES = ["fastokens", "tokenizers", "transformers"]
 EDGES = ["a</s>b", "<s>", "</s></s>", "<|endoftext|>", " ", "\n", "\x00", "\ufeff", "a\r\n\r\nb", "x" * 5000, "\u0301a"]
 
 
-def natural_texts(count: int) -> list[str]:
-    """The first 3,000 characters of files of Python's standard library."""
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-m]*/*.py"))
-    texts = [path.read_text(errors="replace")[:3000] for path in files]
-    return [text for text in texts if text][:count]
-
-
-def random_texts(count: int) -> list[str]:
-    """Characters from everywhere in Unicode, surrogates left out."""
-    draw = random.Random(0)
-    planes = [
-        range(32, 127),
-        range(0x20, 0x800),
-        range(0x800, 0xD800),
-        range(0xE000, 0x10000),
-        range(0x10000, 0x110000),
-    ]
-    return ["".join(chr(draw.choice(draw.choice(planes))) for _ in range(draw.randrange(1, 60))) for _ in range(count)]
-
-
-def with_template(tokenizer: PreTrainedTokenizerFast, single: str) -> PreTrainedTokenizerFast:
-    """The tokenizer with a template such as `<s> $A`, which says what stands around a document."""
-    special = [("<s>", tokenizer.bos_token_id), ("</s>", tokenizer.eos_token_id)]
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=special)
-    return tokenizer
-
-
-def trained(model: Any, pre_tokenizer: Any, decoder: Any, texts: list[str], **options: Any) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoder
-    trainer = trainers.BpeTrainer(
-        vocab_size=1500, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False, **options
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
-
-
-def gpt2_like(texts: list[str]) -> PreTrainedTokenizerFast:
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return trained(models.BPE(), splitter, decoders.ByteLevel(), texts, initial_alphabet=alphabet)
-
-
-def llama_like(texts: list[str]) -> PreTrainedTokenizerFast:
-    model = models.BPE(unk_token="<unk>", fuse_unk=True)
-    return with_template(trained(model, pre_tokenizers.Metaspace(), decoders.Metaspace(), texts), "<s> $A")
-
-
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
-    return natural_texts(200) + random_texts(200) + EDGES
+    return [*natural_texts(200), *random_texts(200), *EDGES]
 
 
-@pytest.fixture(scope="session")
-def made(texts: list[str]) -> Callable[[str], Any]:
-    """Tokenizers by name, each built once."""
-    makers: dict[str, Callable[[], Any]] = {
-        "bytes": byte_tokenizer,
-        "bytes with BOS": lambda: with_template(byte_tokenizer(), "<s> $A"),
-        "bytes with BOS and EOS": lambda: with_template(byte_tokenizer(), "<s> $A </s>"),
-        "GPT-2 like": lambda: gpt2_like(texts[:40]),
-        "Llama like": lambda: llama_like(texts[:40]),
-    }
-    return functools.cache(lambda name: makers[name]())
-
-
-BEFORE = {"bytes": [], "bytes with BOS": [1], "bytes with BOS and EOS": [1], "GPT-2 like": [], "Llama like": [1]}
-
-
-@pytest.fixture(scope="session")
-def true_ids(texts: list[str], made: Callable[[str], Any]) -> Callable[[str], list[list[int]]]:
-    """The ids that a tokenizer itself gives for each text, worked out once a tokenizer."""
-
-    def ids(name: str) -> list[list[int]]:
-        bare = [text.removeprefix("<s>") if BEFORE[name] else text for text in texts]
-        documents = made(name)(bare, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return [[*BEFORE[name], *document, 2] for document in documents]
-
-    return functools.cache(ids)
+@functools.cache
+def true_ids(name: str) -> list[list[int]]:
+    """The ids that a tokenizer itself gives for each of the texts, with one BOS where it puts one, and EOS."""
+    tokenizer = made(name)
+    before = [tokenizer.bos_token_id] if name in BOS else []
+    bare = [text.removeprefix("<s>") if before else text for text in (*natural_texts(200), *random_texts(200), *EDGES)]
+    documents = tokenizer(bare, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return [[*before, *document, tokenizer.eos_token_id] for document in documents]
 
 
 @pytest.mark.parametrize("engine", [None, *ENGINES])
-@pytest.mark.parametrize("name", BEFORE)
-def test_ids_equal_those_of_transformers_on_every_document(
-    name: str,
-    engine: str | None,
-    texts: list[str],
-    made: Callable[[str], Any],
-    true_ids: Callable[[str], list[list[int]]],
-) -> None:
-    tokenizer = made(name)
-    if (name, engine) == ("Llama like", "fastokens"):
+@pytest.mark.parametrize("name", MAKERS)
+def test_ids_equal_those_of_transformers_on_every_document(name: str, engine: str | None, texts: list[str]) -> None:
+    if engine == "fastokens" and name not in FAST:
         with pytest.raises(SettingError, match="tokenizer_engine: fastokens does not give the ids of tokenizer"):
-            describe(tokenizer, name=name, engine=engine)
+            describe(made(name), name=name, engine=engine)
         return
-    ids, lengths = DocumentEncoder(describe(tokenizer, name=name, engine=engine)).encode(texts)
+    spec = describe(made(name), name=name, engine=engine)
+    assert spec.engine == (engine or ("fastokens" if name in FAST else "tokenizers"))
+    ids, lengths = DocumentEncoder(spec).encode(texts)
     documents = np.split(ids, np.cumsum(lengths)[:-1])
     for text, found, wanted in zip(texts, documents, true_ids(name), strict=True):
         assert found.tolist() == wanted, text
 
 
-def test_sequences_are_cut_from_the_ids_of_transformers(
-    texts: list[str], made: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_sequences_are_cut_from_the_ids_of_transformers(texts: list[str], tmp_path: Path) -> None:
     tokenizer, source = made("GPT-2 like"), jsonl(tmp_path / "a.jsonl", texts)
     documents = [[*tokenizer(text, split_special_tokens=True)["input_ids"], tokenizer.eos_token_id] for text in texts]
     manifest = write_shards(
@@ -181,6 +106,62 @@ def test_ids_beyond_16_bits_are_stored_whole(extra: int, dtype: str, tmp_path: P
     ids = first_ids(tokenizer, jsonl(tmp_path / "a.jsonl", ["a<new>"]), tmp_path / "out", 3)
     assert ids == [100, last, 2]
     assert f'"dtype": "{dtype}"' in (tmp_path / "out" / "dataset.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("extra", "dtype"), [(0, "uint16"), (32_509, "uint16"), (65_277, "uint16"), (65_278, "uint32")]
+)
+def test_the_last_id_of_any_vocabulary_is_stored_whole(extra: int, dtype: str) -> None:
+    tokenizer = byte_tokenizer(extra)  # 259; 32,768; 65,536; 65,537
+    last = tokenizer.convert_ids_to_tokens(len(tokenizer) - 1)
+    spec = describe(tokenizer, name="x", eos_token=last)
+    ids, lengths = DocumentEncoder(spec).encode(["ab"])
+    assert (ids.tolist(), lengths.tolist(), ids.dtype) == ([100, 101, 258 + extra], [3], dtype)
+
+
+def test_an_eos_of_id_0_ends_each_document(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.eos_token = "<pad>"
+    source = jsonl(tmp_path / "a.jsonl", ["ab", "c"])
+    assert first_ids(tokenizer, source, tmp_path / "out", 5) == [100, 101, 0, 102, 0]
+
+
+def test_code_that_comes_with_a_tokenizer_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    settings = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(SettingError, match=r"tokenizer '.*' cannot be loaded"):
+        write_shards(input="x", tokenizer=str(tmp_path), output=tmp_path / "out")
+    assert not (tmp_path / "ran").exists()
+
+
+class Wrong:
+    """`tokenizers`, but for one text, which loses its last id."""
+
+    def __init__(self, right: Engine, text: str) -> None:
+        self.right, self.text = right, text
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """See Engine."""
+        ids = [self.right.encode([text])[0] for text in texts]
+        return flatten([found[:-1] if text == self.text else found for text, found in zip(texts, ids, strict=True)])
+
+
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_fast_engine_that_disagrees_stops_the_run_with_the_document(place: int) -> None:
+    right = TokenizersEngine(describe(byte_tokenizer(), name="x"))
+    texts = [f"document {number}" for number in range(1000)]
+    engine = CheckedEngine(Wrong(right, texts[place]), right)
+    with pytest.raises(InputError, match=rf"different ids for 'document {place}'; write with --tokenizer_engine tok"):
+        engine.encode(texts)
+
+
+def test_a_fast_engine_is_compared_on_every_character_the_first_time_it_comes() -> None:
+    right = TokenizersEngine(describe(byte_tokenizer(), name="x"))
+    texts = ["x" * 10_000, *["common é"] * 1000, "rare \U0001f98a", "common é"]
+    CheckedEngine(Wrong(right, "never"), right).encode(texts)
+    with pytest.raises(InputError, match="different ids for 'rare \U0001f98a'"):
+        CheckedEngine(Wrong(right, texts[-2]), right).encode(texts)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

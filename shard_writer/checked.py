@@ -1,0 +1,77 @@
+"""How a fast engine is held to the ids of a slow one, at about a thousandth of the cost of running both (G9).
+
+Compared are the first texts of each batch, which the shuffle has put in random order, and the surroundings of each
+character the first time that it comes: engines differ most in what they know of Unicode. A difference that needs a rare
+combination of common characters can slip through; `--tokenizer_engine tokenizers` leaves nothing to chance.
+"""
+
+import sys
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shard_writer.errors import InputError
+
+# of each batch, at least: tokenized a second time to check the fast engine
+SAMPLE_SHARE, SAMPLE_CHARS = 1 / 1024, 1 << 11
+_PIECE, _NEAR = 64, 16  # characters of a piece around a new character, and on either side of it
+Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]  # flat ids, document offsets
+
+
+class Engine(Protocol):
+    """Turns texts into ids, nothing added."""
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Ids (tokens,) uint32 and offsets (texts + 1,) int64; text i is ids[offsets[i]:offsets[i+1]]."""
+
+
+class CheckedEngine:
+    """A fast engine that stops the run where it is seen to differ from a reference."""
+
+    def __init__(self, fast: Engine, reference: Engine) -> None:
+        self._fast, self._reference = fast, reference
+        self._characters = NewCharacters()
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """See Engine. Raises InputError when a text that is compared gets other ids than from the reference."""
+        ids, offsets = self._fast.encode(texts)
+        count = _num_samples(texts)
+        pieces = self._characters.around(texts) + ([] if count else [texts[0][:SAMPLE_CHARS]])
+        self._compare(texts[:count], ids[: offsets[count]])
+        self._compare(pieces, self._fast.encode(pieces)[0])
+        return ids, offsets
+
+    def _compare(self, texts: list[str], ids: NDArray[np.uint32]) -> None:
+        if np.array_equal(ids, self._reference.encode(texts)[0]):
+            return
+        different = (t for t in texts if not np.array_equal(self._fast.encode([t])[0], self._reference.encode([t])[0]))
+        raise InputError(
+            f"fastokens and tokenizers give different ids for {next(different, texts[0])[:200]!r}; "
+            "write with --tokenizer_engine tokenizers, and please report the text"
+        )
+
+
+def _num_samples(texts: list[str]) -> int:
+    """How many of the first texts make up the share that is compared; 0 when the first alone is longer."""
+    budget = max(SAMPLE_CHARS, int(sum(map(len, texts)) * SAMPLE_SHARE))
+    return int(np.searchsorted(np.cumsum([len(text) for text in texts[:1024]]), budget, side="right"))
+
+
+class NewCharacters:
+    """Notes which characters have come; ASCII is in the probes."""
+
+    def __init__(self) -> None:
+        self._seen = np.zeros(sys.maxunicode + 1, np.bool_)
+
+    def around(self, texts: list[str]) -> list[str]:
+        """The pieces of `texts` that hold characters no text had before, with their neighbours."""
+        return [piece for text in texts if not text.isascii() for piece in self._around(text)]
+
+    def _around(self, text: str) -> list[str]:
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        new = np.flatnonzero(~self._seen[codes] & (codes > 127))
+        first = new[np.unique(codes[new], return_index=True)[1]]
+        self._seen[codes[first]] = True
+        starts = np.unique(first // _PIECE) * _PIECE
+        return [text[max(0, start - _NEAR) : start + _PIECE + _NEAR] for start in starts.tolist()]
