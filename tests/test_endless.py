@@ -1,7 +1,6 @@
 """Orders without end (G7): repeat and resample, in any layout and from any position."""
 
 import json
-import pickle
 import random
 from collections.abc import Callable
 from itertools import chain, islice
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from shard_writer import Manifest
 from tests.worlds import (
@@ -168,11 +168,17 @@ def test_an_order_without_end_has_no_length(even: Manifest, order: str) -> None:
         len(ShardLoader(even, batch_size=4, order=order))
 
 
+def as_it_is(block: Any) -> Any:
+    return block
+
+
 def test_rows_reach_workers_that_are_started_anew(even: Manifest) -> None:
-    """Where workers are not forked they are sent the data set as bytes."""
+    """A worker that is not forked is sent the data set as bytes."""
     loader = ShardLoader(even, batch_size=4, streams=4)
-    rows = ShardRows(even, loader.order, World(0, 1, 0, 1), Span(0, 0, 40), 20, np.dtype("<u2"))
-    again = list(pickle.loads(pickle.dumps(rows)))
+    rows = ShardRows(loader.shelf, loader.order, World(0, 1, 0, 1), Span(0, 0, 40), 20, np.dtype("<u2"))
+    again = list(
+        DataLoader(rows, batch_size=None, num_workers=1, multiprocessing_context="spawn", collate_fn=as_it_is)  # type: ignore[arg-type]
+    )
     first = next(iter(rows))
     assert [len(numbers) for numbers, _ in again] == [20, 20]
     assert np.array_equal(again[0][0], first[0])

@@ -8,7 +8,7 @@ import torch
 
 from shard_writer import Manifest
 from shard_writer.errors import SetError
-from tests.worlds import job, rest_of_epoch
+from tests.worlds import job, next_batches, rest_of_epoch
 from train import ShardLoader, feed
 from train.feed import Feed, compare_ranks
 
@@ -59,6 +59,33 @@ def test_one_rank_too_many_is_found_among_others(marked: Marked, compare: Compar
     loaders = job(marked(8, 4), 4, batch_size=2)
     with pytest.raises(SetError, match="ranks 1 and 3 both read sequence"):
         compare([*loaders[:3], ShardLoader(loaders[0].manifest, batch_size=2, rank=1, world_size=4)])
+
+
+@pytest.mark.parametrize("order", ["epoch", "repeat", "resample"])
+def test_ranks_that_take_themselves_for_one_are_stopped_in_any_order(
+    marked: Marked, compare: Compare, order: str
+) -> None:
+    manifest = marked(8, 4)
+    with pytest.raises(SetError, match=r"ranks 0 and 1 both read (sequence|as rank) \d+; .* each process's own rank"):
+        compare(ShardLoader(manifest, batch_size=2, rank=0, world_size=1, order=order) for _ in range(2))
+
+
+def test_ranks_that_draw_the_same_shard_go_on(marked: Marked, compare: Compare) -> None:
+    """With this seed both of two streams begin with the same of two shards."""
+    loaders = job(marked(2, 8), 2, batch_size=8, order="resample", streams=2, seed=1)
+    read = [{number for batch in next_batches(loader, 1) for number in batch} for loader in loaders]
+    assert read[0] == read[1]
+    compare(loaders)
+
+
+def test_ranks_whose_first_batch_lies_across_two_epochs_go_on(marked: Marked, compare: Compare) -> None:
+    """Of 16 sequences an epoch, the batch is the last 8 of one and the first 8 of the next."""
+    loaders = job(marked(4, 4), 2, batch_size=8, order="repeat", streams=2)
+    for loader in loaders:
+        loader.load_state_dict(loader.state_dict() | {"position": 8})
+    read = [{number for batch in next_batches(loader, 1) for number in batch} for loader in loaders]
+    assert read[0] & read[1]
+    compare(loaders)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +153,13 @@ def test_the_tally_counts_reads_and_finds_overlap(marked: Marked, monkeypatch: p
     monkeypatch.setattr(feed, "all_gather", lambda value: [value, value])
     assert source.tally.by_rank() == [32, 32]
     assert source.tally.overlap() == 32, "all of it was read by both ranks"
+
+
+def test_the_tally_of_an_order_without_end_counts_the_epochs_that_were_read(marked: Marked) -> None:
+    """Batches of 5 in epochs of 16 sequences: after 7 batches, 35 reads in three epochs."""
+    source = Feed(ShardLoader(marked(4, 4), batch_size=5, order="repeat", streams=4))
+    for _ in zip(range(7), source, strict=False):
+        pass
+    assert source.tally.by_rank() == [35]
+    assert source.loader.epochs_read == range(1, 3)
+    assert source.tally.overlap() == 0

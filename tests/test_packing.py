@@ -14,6 +14,7 @@ from shard_writer import InputError, Manifest, documents, packing, sources, writ
 from tests.written import EOS, byte_ids, contents, jsonl, rows_of
 from train import ShardLoader, World
 from train.evaluate import IGNORED, batches
+from train.shelf import Access, Shelf
 
 CASES = [(seed, seq_length) for seed in range(12) for seq_length in (1, 2, 7, 16, 64)]
 
@@ -200,6 +201,7 @@ def test_fill_is_not_trained_on_and_all_else_is(packed: str, write: Write) -> No
 
 def test_fill_is_not_evaluated(write: Write) -> None:
     manifest = write(texts())
-    found = list(batches(manifest, World(rank=0, world_size=1), 4, separate_documents=False))
+    shelf = Shelf.of(manifest, Access(), World(), streams=1)
+    found = list(batches(shelf, World(rank=0, world_size=1), 4, separate_documents=False))
     labelled = sum(int((batch["labels"] != IGNORED).sum()) for batch in found)
     assert labelled == manifest.info.totals.tokens

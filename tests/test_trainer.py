@@ -210,6 +210,9 @@ def test_the_flags_are_these() -> None:
     assert set(DataArguments.__dataclass_fields__) == {
         "shards",
         "validation_shards",
+        "cache_dir",
+        "cache_bytes",
+        "bad_shards",
         "order",
         "streams",
         "separate_documents",

@@ -162,7 +162,7 @@ def _played(loader: ShardLoader, block_rows: int) -> Iterator[Block]:
     stop = sys.maxsize if loader.endless else position + loader.plan.usable(loader.order.samples - position)
     span = Span(loader.epoch, position, stop)
     workers = [
-        iter(ShardRows(loader.manifest, loader.order, replace(loader.world, worker=worker), span, block_rows, dtype))
+        iter(ShardRows(loader.shelf, loader.order, replace(loader.world, worker=worker), span, block_rows, dtype))
         for worker in range(loader.world.num_workers)
         for dtype in [info.row_format.dtype]
     ]

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from train.loader import ShardLoader
+    from train.shelf import Access
     from train.trainer import ShardTrainer
     from train.world import World
 
-__all__ = ["ShardLoader", "ShardTrainer", "World"]
-_HOMES = {"ShardLoader": "train.loader", "ShardTrainer": "train.trainer", "World": "train.world"}
+__all__ = ["Access", "ShardLoader", "ShardTrainer", "World"]
+_HOMES = {
+    "Access": "train.shelf",
+    "ShardLoader": "train.loader",
+    "ShardTrainer": "train.trainer",
+    "World": "train.world",
+}
 
 
 def __getattr__(name: str) -> Any:

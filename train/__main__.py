@@ -45,6 +45,7 @@ def run(argv: Sequence[str]) -> None:
         streams=data.streams,
         separate_documents=data.separate_documents,
         max_tokens=data.max_tokens,
+        access=data.access,
     )
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
@@ -60,7 +61,9 @@ def _validation_shards(data: Any, args: Any) -> Any:
     """What to evaluate on: --validation_shards, or, when evaluation is on, the split `validation` of the set of --shards."""
     if data.validation_shards is not None or args.eval_strategy == "no":
         return data.validation_shards
-    manifest = open_shards(data.shards if Path(data.shards).is_dir() else Path(data.shards).parent)
+    from train.select import set_of
+
+    manifest = open_shards(set_of(data.shards))
     try:
         return manifest.split("validation")
     except SetError as error:

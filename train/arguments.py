@@ -5,13 +5,14 @@ from typing import Literal
 
 from shard_writer.arguments import doc
 from shard_writer.errors import SettingError
+from train.shelf import Access
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataArguments:
     """What to train on, and in which order. The seed of the order is TrainingArguments' own --data_seed (default 0)."""
 
-    shards: str = doc("Folder of a set, or its shards by braces or glob: out/train-{000000..000063}.tar.")
+    shards: str = doc("Folder or URL of a set, or its shards by braces or glob: out/train-{000000..000063}.tar.")
     validation_shards: str | None = doc("The same for evaluation (default: the split `validation` of --shards).", None)
     order: Literal["epoch", "repeat", "resample"] = doc(
         "epoch: every sequence once, then anew in another order; repeat: the same without end, batches run across the "
@@ -22,7 +23,20 @@ class DataArguments:
         "Streams that are read side by side; ranks × workers must divide it (default: 192 or what fits).", None
     )
     separate_documents: bool = doc("Positions restart at each document and attention stays inside it.", False)
+    cache_dir: str | None = doc(
+        "Folder on a local disk for shards of sets that are URLs; jobs share it (default: ~/.cache/tokentar/shards).",
+        None,
+    )
+    cache_bytes: str = doc("So much may lie in it: 50GB, 64MiB, …", "50GB")
+    bad_shards: Literal["error", "skip"] = doc(
+        "Damaged shards: stop, or leave out their rows, which the log and the checkpoints count.", "error"
+    )
     max_tokens: int | None = doc("Train on so many tokens, rounded up to a whole step; instead of --max_steps.", None)
+
+    @property
+    def access(self) -> Access:
+        """How shards are got at."""
+        return Access(cache_dir=self.cache_dir, cache_bytes=self.cache_bytes, bad_shards=self.bad_shards)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,11 +40,17 @@ def _empty(batch_size: int, seq_length: int) -> Block:
     return np.empty(batch_size, np.int64), np.empty((batch_size, seq_length), np.int64)
 
 
-def labels_of(ids: NDArray[np.int64], info: DatasetInfo) -> NDArray[np.int64]:
-    """What rows of a set are trained on: the ids themselves, or IGNORED where they only fill up a row. Shape as ids."""
-    if not info.is_padded:
+def labels_of(ids: NDArray[np.int64], info: DatasetInfo, is_there: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What rows of a set are trained on: the ids themselves, or IGNORED in rows that are not there and where ids only fill up.
+
+    is_there: (batch,) bool; shape as ids, (batch, seq_length).
+    """
+    if is_there.all() and not info.is_padded:
         return ids
-    return np.where(packing.padding(ids, info.tokenizer.eos_token_id), IGNORED, ids)
+    labels = np.where(is_there[:, None], ids, IGNORED)
+    if info.is_padded:
+        labels[packing.padding(ids, info.tokenizer.eos_token_id)] = IGNORED
+    return labels
 
 
 def position_ids(ids: NDArray[np.int64], eos_token_id: int) -> NDArray[np.int64]:

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, count, cycle, islice
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import webdataset as wds
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
-from shard_writer.manifest import Manifest
-from shard_writer.shards import ShardFile
 from train.order import DRAWS, Order, share
+from train.shelf import Shelf
 from train.world import World
 
-Row = tuple[int, NDArray[Any]]  # number of the sequence, view of its ids (seq_length,)
+# Number of the sequence, view of its ids (seq_length,). In place of a row of a damaged shard, ~number and zeros: the
+# others keep their places, whoever reads which.
+Row = tuple[int, NDArray[Any]]
 Block = tuple[NDArray[np.int64], NDArray[Any]]  # numbers (n,), ids (n, seq_length)
 
 
@@ -41,22 +41,21 @@ class ShardRows(IterableDataset[Block]):
     """
 
     def __init__(
-        self, manifest: Manifest, order: Order, world: World, span: Span, block_rows: int, dtype: np.dtype[Any]
+        self, shelf: Shelf, order: Order, world: World, span: Span, block_rows: int, dtype: np.dtype[Any]
     ) -> None:
         super().__init__()
-        self.manifest, self.order, self.world, self.span = manifest, order, world, span
+        self.shelf, self.manifest, self.order, self.world, self.span = shelf, shelf.manifest, order, world, span
         self.block_rows, self.dtype = block_rows, dtype
 
     def __iter__(self) -> Iterator[Block]:
-        self._shards = WeakValueDictionary[int, ShardFile]()  # not before: a started worker is sent this object
         span = self.span
         rank = self.world.in_worker().starting_at(span.start)
         of_rank = share(span.start, span.stop, rank.rank, rank.world_size)
         world = rank.with_worker((rank.worker + of_rank.start) % rank.workers)  # worker 0 takes the first row
         rows = share(of_rank.start, of_rank.stop, world.worker, world.workers)
-        yield from self._blocks(
-            {"epoch": self._once, "repeat": self._repeat, "resample": self._resample}[self.order.kind](world, rows)
-        )
+        read = {"epoch": self._once, "repeat": self._repeat, "resample": self._resample}[self.order.kind]
+        with self.shelf.opener(self._upcoming(world, rows.start), world.worker) as self._opener:
+            yield from self._blocks(read(world, rows))
 
     def _once(self, world: World, rows: range) -> Iterator[Row]:
         return islice(self._epoch(world, self.span.epoch, rows.start), len(rows))
@@ -136,16 +135,50 @@ class ShardRows(IterableDataset[Block]):
     def _read(self, unit: int, rows: NDArray[np.int64]) -> Iterator[Row]:
         """Rows of a unit as views of their shards, those of one shard after those of another."""
         for index, inside in list(self.order.units.located(unit, rows)):
-            shard = self._open(index)
-            for row in inside.data:
-                yield shard.first_sequence + row, shard.rows[row]
+            yield from self._rows(index, inside)
 
-    def _open(self, index: int) -> ShardFile:
-        """A shard, mapped once however many streams read from it, and let go when none does."""
-        shard = self._shards.get(index)
+    def _rows(self, index: int, inside: NDArray[np.int64]) -> Iterator[Row]:
+        """Rows of one shard, which is let go behind them."""
+        shard = self._opener.open(index)
         if shard is None:
-            shard = self._shards[index] = self.manifest.open(index)
-        return shard
+            first, blank = (
+                int(self.manifest.first_sequences[index]),
+                np.zeros(self.manifest.info.seq_length, self.dtype),
+            )
+            yield from ((~(first + row), blank) for row in inside.data)
+            return
+        for row in inside.data:
+            yield shard.first_sequence + row, shard.rows[row]
+
+    def _upcoming(self, world: World, first: int) -> Iterator[int]:
+        """The shards that `world` will want from its row number `first` on, about in that order; beyond the span too."""
+        if self.order.kind == "resample":
+            return self._upcoming_draws(world, first)
+        begin, row = self.span.epoch, first
+        if self.order.kind == "repeat":
+            begin, row = divmod(first, self._rows_per_epoch(world))
+        later = (self._upcoming_units(world, epoch, 0) for epoch in count(begin + 1))
+        return self._shards_of(chain(self._upcoming_units(world, begin, row), chain.from_iterable(later)))
+
+    def _shards_of(self, units: Iterable[int]) -> Iterator[int]:
+        return chain.from_iterable(map(self.order.units.shards_of, units))
+
+    def _upcoming_units(self, world: World, epoch: int, first: int) -> Iterator[int]:
+        """Those of one epoch: the first of each stream, then the second of each, without those read already."""
+        dealt = world.sees(wds.split_by_worker)(world.sees(wds.split_by_node)(self._units(epoch)))
+        turns = np.array(list(dealt)).reshape(-1, self.order.streams // world.readers)
+        behind = first // turns.shape[1]  # rows of each stream, or one more
+        ends = np.cumsum(self.order.units.length[turns], axis=0)
+        return iter(turns[ends > behind].tolist())
+
+    def _upcoming_draws(self, world: World, first: int) -> Iterator[int]:
+        """Those of streams that resample: the draw that is due of each stream, then the next of each."""
+        streams = list(world.sees(wds.split_by_worker)(world.sees(wds.split_by_node)(iter(range(self.order.streams)))))
+        draw = first // len(streams) // self.order.drawn_rows
+        for block in count(draw // DRAWS):
+            drawn = zip(*(self._drawn_units(stream, block) for stream in streams), strict=True)
+            for turn in islice(drawn, max(0, draw - block * DRAWS), None):
+                yield from self._shards_of(unit for _, unit in turn)
 
     def _blocks(self, rows: Iterable[Row]) -> Iterator[Block]:
         """Rows copied into blocks, the last one shorter."""

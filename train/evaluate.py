@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,46 +11,48 @@ import torch
 from numpy.typing import NDArray
 
 from shard_writer.errors import SettingError
-from shard_writer.manifest import Manifest
 from train.batches import IGNORED, labels_of, position_ids
 from train.feed import all_gather
 from train.loader import Batch
 from train.order import share
+from train.shelf import Shelf
 from train.world import World
 
 
-def batches(manifest: Manifest, world: World, batch_size: int, *, separate_documents: bool) -> Iterator[Batch]:
+def batches(shelf: Shelf, world: World, batch_size: int, *, separate_documents: bool) -> Iterator[Batch]:
     """This rank's batches of all rows in order: rank r of W takes every W-th from row r on.
 
-    Every rank gets equally many batches of equal shape, as FSDP needs; rows that fill one up have no labels and count
-    nothing.
+    Every rank gets equally many batches of equal shape, as FSDP needs; rows that fill one up, or are of damaged shards
+    that are left out, have no labels and count nothing.
     """
-    total = int(manifest.num_sequences.sum())
+    info, total = shelf.manifest.info, int(shelf.manifest.num_sequences.sum())
     mine = share(0, total, world.rank, world.world_size)
     most = -(-total // world.world_size)
-    rows = _rows(manifest, [j * world.world_size + world.rank for j in mine])
-    for start in range(0, most, batch_size):
-        ids = np.zeros((batch_size, manifest.info.seq_length), np.int64)
-        labels = np.full_like(ids, IGNORED)
-        count = min(batch_size, max(0, len(mine) - start))
-        for i in range(count):
-            ids[i] = next(rows)
-        labels[:count] = labels_of(ids[:count], manifest.info)
+    rows = _rows(shelf, [j * world.world_size + world.rank for j in mine])
+    for _ in range(0, most, batch_size):
+        ids = np.zeros((batch_size, info.seq_length), np.int64)
+        is_there = np.zeros(batch_size, np.bool_)
+        for i, row in enumerate(islice(rows, batch_size)):
+            if row is not None:
+                ids[i], is_there[i] = row, True
+        labels = np.array(labels_of(ids, info, is_there))
         batch = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
         if separate_documents:
-            batch["position_ids"] = torch.from_numpy(position_ids(ids, manifest.info.tokenizer.eos_token_id))
+            batch["position_ids"] = torch.from_numpy(position_ids(ids, info.tokenizer.eos_token_id))
         yield batch
 
 
-def _rows(manifest: Manifest, numbers: list[int]) -> Iterator[NDArray[np.generic]]:
+def _rows(shelf: Shelf, numbers: list[int]) -> Iterator[NDArray[np.generic] | None]:
     """Rows of a set by their place in it, ascending; one shard open at a time."""
-    ends = np.cumsum(manifest.num_sequences)
-    opened, shard = -1, None
-    for number in numbers:
-        index = int(np.searchsorted(ends, number, side="right"))
-        if shard is None or index != opened:
-            opened, shard = index, manifest.open(index)
-        yield shard.rows[number - int(ends[index] - manifest.num_sequences[index])]
+    ends = np.cumsum(shelf.manifest.num_sequences)
+    places = np.searchsorted(ends, numbers, side="right")
+    with shelf.opener(iter(np.unique(places).tolist())) as opener:
+        for index in np.unique(places).tolist():
+            shard = opener.open(index)
+            for number in np.asarray(numbers)[places == index].tolist():
+                row = number - int(ends[index] - shelf.manifest.num_sequences[index])
+                yield None if shard is None else shard.rows[row]
+            del shard  # or two would be open
 
 
 def mean_loss(

@@ -2,6 +2,9 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,8 +13,10 @@ from numpy.typing import NDArray
 
 from shard_writer.errors import SetError
 from train.loader import Batch, ShardLoader
+from train.shelf import Opened
 
 _MOST_TALLIED = 1 << 26  # sequences; larger sets are not tallied, two bytes a sequence and rank are too much
+NOTHING: dict[str, Any] = {"rows": 0, "shards": []}
 _PART = 1 << 20  # sequences whose counts the ranks exchange at once
 
 
@@ -23,10 +28,23 @@ class Feed:
         self.batch_size = loader.batch_size
         self.waited = 0.0  # seconds spent in the loader
         self.tally = Tally(loader)
+        self.left_out_before = NOTHING  # by the runs before this one
         self._compared = False
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def left_out(self) -> dict[str, Any]:
+        """Rows of damaged shards that the whole job has left out since its start, and those shards. Collective."""
+        shelf, before = self.loader.shelf, self.left_out_before
+        names = [shelf.manifest.shards[index].shard for index in shelf.notes.damaged()]
+        rows, shards = zip(*all_gather((self.loader.left_out, names)), strict=True)
+        return {"rows": before["rows"] + sum(rows), "shards": sorted({*before["shards"], *chain(*shards)})}
+
+    def opened(self) -> Opened:
+        """What opening shards has cost the whole job. Collective."""
+        totals: list[Opened] = all_gather(self.loader.shelf.notes.total())
+        return reduce(Opened.plus, totals)
 
     def set_epoch(self, epoch: int) -> None:
         """See ShardLoader."""
@@ -47,24 +65,43 @@ class Feed:
             yield batch
 
 
+@dataclass(frozen=True)
+class Report:
+    """What one rank tells the others about its first batch."""
+
+    state: dict[str, Any]
+    rank: int  # as its loader has it
+    numbers: list[int]  # sequences that no other rank may read
+
+    @classmethod
+    def of(cls, loader: ShardLoader) -> "Report":
+        """Streams that resample may draw the same, and so may two epochs in one batch: these have no such sequences."""
+        alone = loader.order.kind != "resample" and len(loader.epochs_read) == 1
+        return cls(loader.state_dict(), loader.world.rank, loader.sample_numbers.tolist() if alone else [])
+
+
 def compare_ranks(loader: ShardLoader) -> None:
     """Raises SetError, on every rank, when ranks read the same sequence or are not at the same place of the same data (G8)."""
-    mine = (loader.state_dict(), loader.sample_numbers.tolist())
-    reports: list[tuple[dict[str, Any], list[int]]] = all_gather(mine)
-    for rank, (state, _) in enumerate(reports):
-        different = [key for key in state if state[key] != reports[0][0].get(key)]
-        if different:
-            key = different[0]
-            raise SetError(
-                f"rank {rank} has {key} {state[key]!r}, rank 0 has {reports[0][0].get(key)!r}; "
-                "all ranks need the same data, recipe and code"
-            )
+    reports: list[Report] = all_gather(Report.of(loader))
+    for rank, report in enumerate(reports):
+        first = reports[0].state
+        for key in report.state:
+            if report.state[key] != first.get(key):
+                raise SetError(
+                    f"rank {rank} has {key} {report.state[key]!r}, rank 0 has {first.get(key)!r}; "
+                    "all ranks need the same data, recipe and code"
+                )
+    _refuse_sharing([report.numbers for report in reports], "read sequence")
+    _refuse_sharing([[report.rank] for report in reports], "read as rank")
+
+
+def _refuse_sharing(by_rank: list[list[int]], what: str) -> None:
     owner: dict[int, int] = {}
-    for rank, (_, numbers) in enumerate(reports):
+    for rank, numbers in enumerate(by_rank):
         for number in numbers:
             if owner.setdefault(number, rank) != rank:
                 raise SetError(
-                    f"ranks {owner[number]} and {rank} both read sequence {number}; something splits or repeats the data below tokentar: "
+                    f"ranks {owner[number]} and {rank} both {what} {number}; something splits or repeats the data below tokentar: "
                     "give ShardLoader each process's own rank, and do not pass it through accelerate"
                 )
 

@@ -20,12 +20,14 @@ from torch.utils.data import DataLoader
 
 from shard_writer.errors import SetError
 from shard_writer.manifest import Manifest
+from shard_writer.remote import Url
 from shard_writer.shards import KEY_DIGITS
 from train import order as orders
 from train.batches import labels_of, position_ids, rebatch
 from train.dataset import Block, ShardRows, Span
 from train.plan import Plan, block_rows
 from train.select import select_shards
+from train.shelf import Access, Shelf
 from train.world import World
 
 Batch = dict[str, torch.Tensor]
@@ -41,17 +43,18 @@ _MEANING = {
 class ShardLoader:
     """Iterates over a set: one epoch at a time (order "epoch"), or without end ("repeat", "resample").
 
-    shards: a folder, a brace pattern or glob of a set's shards, or a Manifest. batch_size: sequences a rank gets at
+    shards: a folder or URL, a brace pattern or glob of a set's shards, or a Manifest. batch_size: sequences a rank gets at
     once. seed: of the order. rank, world_size: from torchrun's variables if None. num_workers: DataLoader processes of
     this rank. streams: see order.py; kept in the state. global_batch_size: sequences an optimizer step trains on in
     all, a multiple of world_size × batch_size (default: just that); an epoch ends on a whole one. separate_documents:
-    batches carry position_ids that restart at each document. Raises SettingError or SetError for what could not work,
+    batches carry position_ids that restart at each document. access: the cache for a set in a store, and what happens to
+    damaged shards: an error, or, with "skip", no labels in place of their rows. Raises SettingError or SetError for what could not work,
     before anything is read.
     """
 
     def __init__(
         self,
-        shards: str | os.PathLike[str] | Manifest,
+        shards: str | os.PathLike[str] | Url | Manifest,
         *,
         batch_size: int,
         seed: int = 0,
@@ -62,9 +65,10 @@ class ShardLoader:
         streams: int | None = None,
         global_batch_size: int | None = None,
         separate_documents: bool = False,
+        access: Access | None = None,
     ) -> None:
         self.manifest = shards if isinstance(shards, Manifest) else select_shards(shards)
-        self.world = World.detect(rank, world_size, num_workers)
+        self.world, self._access = World.detect(rank, world_size, num_workers), access or Access()
         self._streams, self._separate_documents = streams, separate_documents
         self._kind, self._seed = order, seed
         self._batch_size, self._global_batch_size = batch_size, global_batch_size
@@ -74,11 +78,13 @@ class ShardLoader:
         self._returned = 0  # and those returned since
         self._behind = 0  # samples of the epochs before
         self._numbers = np.empty(0, np.int64)
+        self.left_out = 0  # rows of damaged shards that this rank has left out
 
     def _arrange(self, streams: int | None) -> None:
         rows, readers = self.manifest.num_sequences, self.world.readers
         self.order = orders.build(rows, seed=self._seed, readers=readers, streams=streams, kind=self._kind)
         self.plan = Plan.of(self.order, self.world, self._batch_size, self._global_batch_size)
+        self.shelf = Shelf.of(self.manifest, self._access, self.world, self.order.streams // self.world.readers)
 
     def __len__(self) -> int:
         """Batches of a whole epoch, the same on every rank. Raises TypeError for an order without end."""
@@ -118,7 +124,7 @@ class ShardLoader:
 
     @property
     def sample_numbers(self) -> NDArray[np.int64]:
-        """Numbers of the sequences in the batch last returned: (batch_size,) int64."""
+        """Numbers of the sequences in the batch last returned, without rows left out: (at most batch_size,) int64."""
         return self._numbers
 
     @property
@@ -171,13 +177,15 @@ class ShardLoader:
         start, self._returned = self._start, 0
         stop = sys.maxsize if self.endless else start + self.plan.usable(self.order.samples - start)
         for numbers, ids in self._batches(Span(self.epoch, start, stop)):
-            self._numbers = numbers
+            is_there = numbers >= 0
+            self._numbers = numbers[is_there]
+            self.left_out += len(numbers) - len(self._numbers)
             self._returned += self.plan.samples_per_batch
-            yield self._as_batch(ids)
+            yield self._as_batch(ids, is_there)
         self._begin(self.epoch + 1)
 
-    def _as_batch(self, ids: NDArray[np.int64]) -> Batch:
-        tokens, labels = torch.from_numpy(ids), labels_of(ids, self.manifest.info)
+    def _as_batch(self, ids: NDArray[np.int64], is_there: NDArray[np.bool_]) -> Batch:
+        tokens, labels = torch.from_numpy(ids), labels_of(ids, self.manifest.info, is_there)
         batch = {"input_ids": tokens, "labels": tokens if labels is ids else torch.from_numpy(labels)}
         if self._separate_documents:
             eos = self.manifest.info.tokenizer.eos_token_id
@@ -187,16 +195,19 @@ class ShardLoader:
     def _batches(self, span: Span) -> Iterator[Block]:
         """This rank's rows of a span as int64 batches."""
         if not self.world.num_workers:
-            yield from ShardRows(self.manifest, self.order, self.world, span, self.batch_size, np.dtype(np.int64))
+            yield from ShardRows(self.shelf, self.order, self.world, span, self.batch_size, np.dtype(np.int64))
             return
         info = self.manifest.info
         size = block_rows(info.row_format.payload)
-        rows = ShardRows(self.manifest, self.order, self.world, span, size, info.row_format.dtype)
+        rows = ShardRows(self.shelf, self.order, self.world, span, size, info.row_format.dtype)
         workers = DataLoader(
             rows,
             batch_size=None,
             num_workers=self.world.num_workers,
             collate_fn=_as_is,  # type: ignore[arg-type]
+            multiprocessing_context="forkserver"
+            if isinstance(self.manifest.root, Url)
+            else None,  # clients die in a fork
             generator=torch.Generator(),  # its own: the global one, which dropout draws from, must not move
         )
         yield from rebatch(iter(workers), self.world.num_workers, self.batch_size, info.seq_length)

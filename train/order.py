@@ -57,6 +57,11 @@ class Units:
         found: Ints = low - 1 + np.searchsorted(self.firsts[low:high], rows, "right")
         return found
 
+    def shards_of(self, unit: int) -> range:
+        """The shards that hold rows of a unit."""
+        first, last = np.searchsorted(self.firsts, [self.borders[unit], self.borders[unit + 1] - 1], "right") - 1
+        return range(int(first), int(last) + 1)
+
     def by_shard(self, unit: int, rows: Ints) -> Ints:
         """Rows of a unit in the same order, but those of each shard together, so that one shard is open at a time."""
         return rows[np.argsort(self._shards_of(unit, rows), kind="stable")]

@@ -8,28 +8,38 @@ from pathlib import Path
 
 from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]
 
+from shard_writer import remote
 from shard_writer.errors import SetError, SettingError
 from shard_writer.manifest import Manifest, open_shards
+from shard_writer.remote import Url
 
 DEFAULT_SPLIT = "train"
 _LITERAL_BRACES = re.compile(r"[{}]|\.{3}")
 _log = logging.getLogger("train")
 
 
-def select_shards(shards: str | os.PathLike[str], prefer: str = DEFAULT_SPLIT) -> Manifest:
+def set_of(shards: str | os.PathLike[str] | Url) -> Path | Url:
+    """The place of the set that --shards is of."""
+    place = remote.place(shards)
+    is_whole = not place.name.endswith(".tar") or (isinstance(place, Path) and place.is_dir())
+    return place if is_whole else place.parent
+
+
+def select_shards(shards: str | os.PathLike[str] | Url, prefer: str = DEFAULT_SPLIT) -> Manifest:
     """The shards that a folder (its split `prefer`, or else its first one), a brace pattern or a glob names.
 
     Raises SettingError for a pattern that is none, SetError for names that the set does not have.
     """
-    name = os.fspath(shards)
+    name = str(shards)
     if not name:
         raise SettingError("shards: empty; name a folder, or shards like out/train-{000000..000063}.tar")
-    if Path(name).is_dir() or not name.endswith(".tar"):
-        return _split_of(open_shards(name), prefer)
-    manifest = open_shards(Path(name).parent)
+    root, place = set_of(shards), remote.place(shards)
+    manifest = open_shards(root)
+    if place == root:
+        return _split_of(manifest, prefer)
     known = {entry.file_name: entry.shard for entry in manifest.shards}
-    wanted = _expand(Path(name).name, list(known))
-    missing = [file for file in wanted if file not in known or not (manifest.root / file).exists()]
+    wanted = _expand(place.name, list(known))
+    missing = [file for file in wanted if file not in known or (isinstance(root, Path) and not (root / file).exists())]
     if missing:
         raise SetError(
             f"shards: {name}: {', '.join(missing[:5])}{', …' if len(missing) > 5 else ''} ({len(missing)} of {len(wanted)}) not there; "

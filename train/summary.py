@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from train.feed import Feed
+from train.shelf import Opened
 from train.trainer import ShardTrainer
 
 
-def ending(trainer: ShardTrainer, by_rank: list[int], overlap: int | None) -> Iterator[str]:
+def ending(
+    trainer: ShardTrainer, by_rank: list[int], overlap: int | None, left_out: dict[str, Any], opened: Opened
+) -> Iterator[str]:
     """The result: loss, speed, what each rank read."""
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     if logs:
@@ -18,11 +21,18 @@ def ending(trainer: ShardTrainer, by_rank: list[int], overlap: int | None) -> It
     if loader.order.kind != "resample":  # which reads what it draws, again and again
         yield f"read twice in an epoch (overlap): {'not tallied, the set is too large' if overlap is None else overlap}"
         yield f"left out of each epoch: {loader.plan.left_out:,}"
+    if left_out["rows"]:
+        yield f"damaged, so left out: {left_out['rows']:,} sequences of {', '.join(left_out['shards'])}"
+    if loader.shelf.cache is not None:
+        yield (
+            f"shards: {opened.shards:,.0f} opened, {opened.fetched:,.0f} of them fetched ({opened.fetched_bytes / 1e6:,.1f} MB); waited "
+            f"{opened.waits:,.0f} times for one, {opened.wait_seconds:.1f} s in all"
+        )
 
 
-def tally(feed: Feed) -> tuple[list[int], int | None]:
-    """Sequences read by each rank, and reads that should not have been. Collective: all ranks call it."""
-    return feed.tally.by_rank(), feed.tally.overlap()
+def tally(feed: Feed) -> tuple[list[int], int | None, dict[str, Any], Opened]:
+    """What `ending` needs to know of all ranks. Collective: all ranks call it."""
+    return feed.tally.by_rank(), feed.tally.overlap(), feed.left_out(), feed.opened()
 
 
 def draw_loss(log_history: list[dict[str, Any]], path: Path) -> bool:

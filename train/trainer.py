@@ -22,11 +22,12 @@ from transformers.trainer_utils import TrainOutput
 from shard_writer.errors import SettingError
 from shard_writer.manifest import Manifest
 from train import checkpoint, evaluate
-from train.feed import Feed
+from train.feed import NOTHING, Feed
 from train.loader import ShardLoader
 from train.models import check_model, check_same_tokenizer
 from train.plan import describe, steps_for
 from train.select import select_shards
+from train.shelf import Access, Shelf
 from train.world import World
 
 _log = logging.getLogger("train")
@@ -36,7 +37,7 @@ Shards = str | os.PathLike[str] | Manifest
 class ShardTrainer(Trainer):
     """A Trainer whose training and validation data are sets of shards.
 
-    shards: as ShardLoader takes them; streams, order and separate_documents likewise; the seed of the order is args.data_seed (0 if
+    shards: as ShardLoader takes them; streams, order, separate_documents and access likewise; the seed of the order is args.data_seed (0 if
     None). validation_shards: a set, or shards of one; of a set with a split `validation`, that split. max_tokens: a budget, in place
     of args.max_steps. All other arguments are Trainer's. Raises SetError when the model does not fit the data, SettingError for
     settings that do not fit each other.
@@ -53,23 +54,25 @@ class ShardTrainer(Trainer):
         streams: int | None = None,
         separate_documents: bool = False,
         max_tokens: int | None = None,
+        access: Access | None = None,
         **kwargs: Any,
     ) -> None:
         self.manifest = shards if isinstance(shards, Manifest) else select_shards(shards)
         self.validation = _validation(validation_shards)
+        if args is not None and args.ddp_find_unused_parameters is None:
+            args.ddp_find_unused_parameters = False  # a causal language model uses all: spare DDP the search
         super().__init__(model, args, eval_dataset=self.validation, **kwargs)
         network: Any = self.model
         check_model(self.manifest, network)
         if self.validation is not None:
             check_same_tokenizer(self.manifest, self.validation)
             check_model(self.validation, network)
-        if self.args.ddp_find_unused_parameters is None:
-            self.args.ddp_find_unused_parameters = False  # a causal language model uses all: spare DDP the search
         if separate_documents:
             network.config.use_cache = False  # with a cache, attention would not stop at documents
-        self._separate_documents = separate_documents
+        self._separate_documents, self._access = separate_documents, access or Access()
         self._max_tokens = max_tokens
         self.feed = Feed(self._make_loader(order, streams))
+        self._validation_shelf = None if self.validation is None else self._shelf_of(self.validation)
         self._beginning = self.feed.loader.state_dict()
         self._resumed_step = 0
         self._logged = (0.0, 0.0, 0)  # when, seconds waited and steps done at the last line of the log
@@ -88,10 +91,18 @@ class ShardTrainer(Trainer):
             streams=streams,
             global_batch_size=self.get_total_train_batch_size(args),
             separate_documents=self._separate_documents,
+            access=self._access,
         )
 
+    def _shelf_of(self, validation: Manifest) -> Shelf:
+        return Shelf.of(validation, self._access, World(self.args.process_index, self.args.world_size), streams=1)
+
     def _check_end(self) -> None:
-        """Raises SettingError when the run has two ends, or none."""
+        """Raises SettingError when the run has two ends, or none, or may get a batch without labels that the model cannot take."""
+        if self._access.bad_shards == "skip" and not self.model_accepts_loss_kwargs:
+            raise SettingError(
+                "bad_shards: skip, needed: error, as this model averages the loss of each batch by itself"
+            )
         if self._max_tokens is not None and self.args.max_steps > 0:
             raise SettingError(f"max_tokens: {self._max_tokens} and max_steps: {self.args.max_steps}; give one of them")
         if self.feed.loader.endless and self._max_tokens is None and self.args.max_steps <= 0:
@@ -107,6 +118,7 @@ class ShardTrainer(Trainer):
         state = self._beginning if folder is None else checkpoint.read_position(folder)
         loader = self.feed.loader
         loader.load_state_dict(state)
+        self.feed.left_out_before = state.get("left_out", NOTHING)
         self._resumed_step = state.get("step", 0)
         self.args.ignore_data_skip = False  # nothing is read again, but Trainer has to count what is behind
         if self._max_tokens is not None:
@@ -155,9 +167,10 @@ class ShardTrainer(Trainer):
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Put the position into the checkpoint before Trainer writes what makes it look complete."""
+        state = self.feed.loader.state_dict() | {"left_out": self.feed.left_out()}
         if self.is_world_process_zero():
             folder = Path(self._get_output_dir(trial=None)) / f"checkpoint-{self.state.global_step}"
-            checkpoint.write_position(folder, self.feed.loader.state_dict(), self.state.global_step)
+            checkpoint.write_position(folder, state, self.state.global_step)
         self._wait_for_everyone()
         super()._save_checkpoint(*args, **kwargs)
 
@@ -166,6 +179,11 @@ class ShardTrainer(Trainer):
         super()._save_rng_state(output_dir)
         self._wait_for_everyone()
 
+    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Trainer's number of labels to divide the loss by; at least one, as all rows of a batch may have been left out."""
+        number: Any = super()._get_num_items_in_batch(*args, **kwargs)
+        return number.clamp(min=1) if hasattr(number, "clamp") else number
+
     def _wait_for_everyone(self) -> None:
         self.accelerator.wait_for_everyone()
 
@@ -173,14 +191,14 @@ class ShardTrainer(Trainer):
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Mean loss over every token of the validation set and its perplexity: the same number on any number of ranks."""
-        manifest: Manifest | None = self.validation if eval_dataset is None else eval_dataset
-        if manifest is None:
+        shelf = self._validation_shelf if eval_dataset is None else self._shelf_of(eval_dataset)
+        if shelf is None:
             raise SettingError("evaluate: no validation set; give ShardTrainer validation_shards")
         start = time.perf_counter()
         loss, tokens = evaluate.mean_loss(
             self.model_wrapped if self.is_fsdp_enabled else self.model,
             evaluate.batches(
-                manifest,
+                shelf,
                 World(self.args.process_index, self.args.world_size),
                 self.args.eval_batch_size,
                 separate_documents=self._separate_documents,
@@ -191,7 +209,7 @@ class ShardTrainer(Trainer):
         metrics = {
             f"{metric_key_prefix}_loss": loss,
             f"{metric_key_prefix}_perplexity": evaluate.perplexity(loss),
-            f"{metric_key_prefix}_sequences": int(manifest.num_sequences.sum()),
+            f"{metric_key_prefix}_sequences": int(shelf.manifest.num_sequences.sum()),
             f"{metric_key_prefix}_tokens": tokens,
             f"{metric_key_prefix}_runtime": round(time.perf_counter() - start, 4),
         }
@@ -208,6 +226,8 @@ class ShardTrainer(Trainer):
             tokens = (self.state.global_step - step) * loader.plan.global_batch_size * self.manifest.info.seq_length
             logs["tokens_per_second"] = round(tokens / seconds)
             logs["data_wait"] = round((self.feed.waited - waited) / seconds, 5)
+            if loader.left_out:
+                logs["rows_left_out"] = loader.left_out  # of this rank
             if loader.endless:
                 self.state.epoch = round(loader.position / loader.plan.samples, 5)
         super().log(logs, start_time)

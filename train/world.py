@@ -1,4 +1,4 @@
-"""Who am I: the one module that reads RANK, WORLD_SIZE, LOCAL_RANK or the DataLoader's worker number. Everybody else is told."""
+"""Who am I: the one module that reads RANK, WORLD_SIZE, LOCAL_WORLD_SIZE or the DataLoader's worker number. Everybody else is told."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -46,6 +46,11 @@ class World:
     def readers(self) -> int:
         """Readers in the whole job."""
         return self.world_size * self.workers
+
+    @property
+    def ranks_here(self) -> int:
+        """Ranks on this machine, as torchrun says; where it says nothing, all."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
 
     def in_worker(self) -> "World":
         """The same, seen from the DataLoader worker that calls this."""
