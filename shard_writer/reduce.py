@@ -1,6 +1,6 @@
 """reduce: from the spool to shards. Each step is a function of its argument and of files that nobody changes (G2)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from shard_writer import packing, provenance, seeds, storage
 from shard_writer.manifest import ShardEntry
 from shard_writer.packing import Tiles
 from shard_writer.provenance import Origins
-from shard_writer.shards import RowFormat, TokenIds, shard_image
+from shard_writer.shards import RowFormat, TokenIds, shard_slices
 from shard_writer.spool import DOCUMENT, Run
 
 _ROWS = 3  # purpose of random numbers, see steps.py
@@ -29,10 +29,15 @@ class Stretch:
     documents: NDArray[Any]  # (documents,) DOCUMENT
 
     @classmethod
-    def join(cls, stretches: Sequence["Stretch"]) -> "Stretch":
-        """Stretches end to end."""
-        parts = zip(*((s.ids, s.lengths, s.tasks, s.documents) for s in stretches), strict=True)
-        return cls(*map(np.concatenate, parts))
+    def join(cls, stretches: Iterable["Stretch"], tokens: int, dtype: np.dtype[Any]) -> "Stretch":
+        """Stretches of so many tokens in all end to end; one of them is in memory at a time beside the whole."""
+        ids: TokenIds = np.empty(tokens, dtype)
+        filled, documents = 0, []
+        for part in stretches:
+            ids[filled : filled + len(part.ids)] = part.ids
+            filled += len(part.ids)
+            documents.append((part.lengths, part.tasks, part.documents))
+        return cls(ids, *map(np.concatenate, zip(*documents, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,15 @@ class Rows:
     documents: NDArray[Any]
 
 
+@dataclass(frozen=True)
+class Built:
+    """What a shard is written from: rows `order` of ids (rows, seq_length), and where they come from."""
+
+    ids: TokenIds
+    order: NDArray[np.int64]
+    origins: pa.Table | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReduceStep:
     """shard task → a whole shard under its name in `folder`, its provenance beside it."""
@@ -123,20 +137,22 @@ class ReduceStep:
     def __call__(self, task: ShardTask) -> ShardEntry:
         """Build one shard, or only read it when an earlier run did; returns its line of the manifest."""
 
-        def build() -> tuple[TokenIds, pa.Table | None]:
+        def build() -> Built:
             rows = self._wrapped(task) if self.packing == "wrap" else self._fitted(task)
+            order = np.arange(len(rows.ids))
             if self.shuffle:
                 order = seeds.permutation(len(rows.ids), self.seed, _ROWS, task.first_sequence)
-                rows = Rows(rows.ids[order], rows.tiles.reordered(order), rows.tasks, rows.documents)
             if self.origins is None:
-                return rows.ids, None
-            return rows.ids, Origins.load(self.origins).table(rows.tiles, rows.tasks, rows.documents)
+                return Built(rows.ids, order, None)
+            tiles = rows.tiles.reordered(order)
+            return Built(rows.ids, order, Origins.load(self.origins).table(tiles, rows.tasks, rows.documents))
 
         return make_shard(self.folder, task, self.row_format, build)
 
     def _wrapped(self, task: ShardTask) -> Rows:
-        whole = Stretch.join([piece.window.read(piece.start, piece.stop) for piece in task.pieces])
         length = self.row_format.seq_length
+        pieces = (piece.window.read(piece.start, piece.stop) for piece in task.pieces)
+        whole = Stretch.join(pieces, task.num_sequences * length, self.row_format.dtype)
         return Rows(whole.ids.reshape(-1, length), packing.wrap(whole.lengths, length), whole.tasks, whole.documents)
 
     def _fitted(self, task: ShardTask) -> Rows:
@@ -171,19 +187,17 @@ class CountRows:
         return window[0], packing.num_rows(np.concatenate([np.empty(0, np.int64), *lengths]), self.seq_length)
 
 
-def make_shard(
-    folder: Path, shard: NewShard, row_format: RowFormat, build: Callable[[], tuple[TokenIds, pa.Table | None]]
-) -> ShardEntry:
+def make_shard(folder: Path, shard: NewShard, row_format: RowFormat, build: Callable[[], Built]) -> ShardEntry:
     """Write what `build` gives as a shard and its provenance, unless an earlier run did; returns its line of the manifest.
 
     The shard's name comes last, so it means that both are whole (G3).
     """
     path, docs = folder / f"{shard.name}.tar", provenance.path_of(folder, shard.name)
     if not path.exists():
-        ids, origins = build()
-        if origins is not None:
-            storage.put(docs, provenance.to_parquet(origins))
-        storage.put(path, shard_image(ids, shard.first_sequence, row_format))
+        built = build()
+        if built.origins is not None:
+            storage.put(docs, provenance.to_parquet(built.origins))
+        storage.put(path, shard_slices(built.ids, built.order, shard.first_sequence, row_format))
     size, digest = storage.file_checksum(path)
     docs_size, docs_digest = storage.file_checksum(docs) if docs.exists() else (None, None)
     return ShardEntry(

@@ -18,9 +18,8 @@ from shard_writer.errors import SetError, SettingError
 from shard_writer.layout import Piece
 from shard_writer.manifest import VERSION, Manifest, ShardEntry, first_numbers, manifest_text, open_shards
 from shard_writer.output import Output
-from shard_writer.reduce import NewShard, make_shard
+from shard_writer.reduce import Built, NewShard, make_shard
 from shard_writer.remote import Url
-from shard_writer.shards import TokenIds
 
 _MOST_THREADS = 4  # copying, checksums and Parquet release the interpreter's lock
 
@@ -122,13 +121,13 @@ class ReshardStep:
     def __call__(self, task: CopyTask) -> ShardEntry:
         """Build one shard, or only read it when an earlier run did; returns its line of the manifest."""
 
-        def build() -> tuple[TokenIds, pa.Table | None]:
+        def build() -> Built:
             for piece in task.pieces:
                 if piece.start == 0:  # so each shard of the source is checked once
                     self._check(self.manifest.shards[piece.run])
             parts = [self.manifest.open(piece.run).rows[piece.start : piece.stop] for piece in task.pieces]
             rows: Any = np.concatenate(parts)
-            return rows, self._origins(task.pieces)
+            return Built(rows, np.arange(len(rows)), self._origins(task.pieces))
 
         return make_shard(self.folder, task, self.manifest.info.row_format, build)
 

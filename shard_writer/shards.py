@@ -10,6 +10,7 @@ and `datasets` read the same file.
 import mmap
 import os
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from shard_writer.errors import SetError
 
 BLOCK = 512
+_SLICE_BYTES = 1 << 20
 RECORD = 20 * BLOCK  # tar files end on a multiple of this
 KEY_DIGITS = 12
 EXTENSION = ".input_ids.npy"
@@ -79,14 +81,26 @@ class RowFormat:
 
 def shard_image(rows: TokenIds, first_sequence: int, row_format: RowFormat) -> NDArray[np.uint8]:
     """The bytes of a shard whose members are numbered from `first_sequence`. rows: (n, seq_length); returns (file size,) uint8."""
-    count = len(rows)
-    image = np.zeros(row_format.file_size(count), np.uint8)
-    table = image[: count * row_format.stride].reshape(count, row_format.stride)
-    table[:, :BLOCK] = _headers(count, first_sequence, row_format)
-    table[:, BLOCK : row_format.data_offset] = np.frombuffer(row_format.npy_header, np.uint8)
-    payload = np.ascontiguousarray(rows, row_format.dtype).view(np.uint8)
-    table[:, row_format.data_offset : row_format.data_offset + row_format.payload] = payload
-    return image
+    return np.concatenate(list(shard_slices(rows, np.arange(len(rows)), first_sequence, row_format)))
+
+
+def shard_slices(
+    rows: TokenIds, order: NDArray[np.int64], first_sequence: int, row_format: RowFormat
+) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of the shard of rows order[0], order[1], … in slices of about a MiB, so that no second copy of it is held.
+
+    rows: (n, seq_length); order: (members,) int64; each slice (bytes,) uint8.
+    """
+    step = max(1, _SLICE_BYTES // row_format.stride)
+    for start in range(0, len(order), step):
+        chosen = order[start : start + step]
+        table = np.zeros((len(chosen), row_format.stride), np.uint8)
+        table[:, :BLOCK] = _headers(len(chosen), first_sequence + start, row_format)
+        table[:, BLOCK : row_format.data_offset] = np.frombuffer(row_format.npy_header, np.uint8)
+        payload = rows[chosen].astype(row_format.dtype, copy=False).view(np.uint8)
+        table[:, row_format.data_offset : row_format.data_offset + row_format.payload] = payload
+        yield table.ravel()
+    yield np.zeros(row_format.file_size(len(order)) - len(order) * row_format.stride, np.uint8)
 
 
 def _headers(count: int, first_sequence: int, row_format: RowFormat) -> NDArray[np.uint8]:

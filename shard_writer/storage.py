@@ -61,11 +61,12 @@ def _walk(folder: str) -> Iterator[str]:
         yield from (os.path.join(root, name) for name in files if not name.startswith("."))
 
 
-def put(path: Path, content: bytes | NDArray[Any], *, durable: bool = True) -> None:
-    """Write a file so that it is whole under `path` or not there: temp name, fsync (when `durable`), rename."""
+def put(path: Path, content: bytes | Iterable[NDArray[Any]], *, durable: bool = True) -> None:
+    """Write a file, or its slices, so that it is whole under `path` or not there: temp name, fsync (when `durable`), rename."""
     temporary = path.with_name(path.name + ".tmp")
     with naming(path), open(temporary, "wb") as file:
-        file.write(content.data if not isinstance(content, bytes) else content)
+        for piece in [content] if isinstance(content, bytes) else content:
+            file.write(piece if isinstance(piece, bytes) else piece.data)
         if durable:
             file.flush()
             os.fsync(file.fileno())

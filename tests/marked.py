@@ -29,7 +29,7 @@ def write_marked(folder: Path, shards: int, rows: int | list[int], vocab_length:
         numbers = np.arange(first, first + size, dtype=np.uint16)
         image = shard_image(np.repeat(numbers[:, None], LENGTH, axis=1), first, row_format)
         name = f"train-{index:06d}"
-        put(folder / f"{name}.tar", image)
+        put(folder / f"{name}.tar", [image])
         entries.append(
             ShardEntry(shard=name, split="train", num_sequences=size, bytes=image.nbytes, xxh3=checksum(image))
         )
