@@ -6,6 +6,7 @@ part (input order). `wrap` cuts the whole stream; `best_fit` packs each window b
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,29 +29,32 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the shards of a set are cut from: the spool's parts in input order, and counts (parts, cells, documents and tokens)."""
+    """What the shards of a set are cut from: the spool's parts in input order, and what `Part.ends` says of each.
+
+    ends: (parts, cells, 2) uint32, which is what the memory of the main process grows by: 33 kB for 16 MB of text at most.
+    """
 
     parts: Sequence[Part]
-    counts: NDArray[np.int64]
+    ends: NDArray[np.uint32]
     row_format: RowFormat
     shuffle: bool
 
-    def windows(self, split: Split) -> list[Window]:
+    def windows(self, split: Split) -> "Windows":
         """The windows of a split, in the order of its stream."""
-        dtype = self.row_format.dtype
-        if self.shuffle:
-            return [
-                Window([self._run(i, cell) for i in np.flatnonzero(self.counts[:, cell, 0]).tolist()], True, dtype)
-                for cell in split.cells
-            ]
-        return [Window([self._run(i, split.cells.start)], False, dtype) for i in range(len(self.parts))]
+        return Windows(self, split)
 
-    def _run(self, part: int, cell: int) -> Run:
-        return self.parts[part].run(cell, self.counts[part])
+    def counts(self, cell: int) -> NDArray[np.int64]:
+        """Documents and tokens that each part has of a cell: (parts, 2) int64."""
+        ends = self.ends[:, cell].astype(np.int64)
+        return ends - self.ends[:, cell - 1] if cell else ends
+
+    def run(self, part: int, cell: int) -> Run:
+        """The documents of one cell in one part."""
+        return self.parts[part].run(cell, self.ends[part])
 
     def totals(self, split: Split, stream: "Stream") -> Totals:
         """What goes into a split and what comes out. Raises InputError when that is no sequence at all."""
-        documents, tokens = self.counts[:, split.cells.start : split.cells.stop].sum(axis=(0, 1)).tolist()
+        documents, tokens = sum(self.counts(cell).sum(axis=0) for cell in split.cells).tolist()
         length, sequences = self.row_format.seq_length, stream.sequences
         if not sequences:
             raise InputError(
@@ -59,6 +63,32 @@ class Layout:
             )
         left = tokens - sequences * length
         return Totals(documents=documents, tokens=tokens, sequences=sequences, tail=max(0, left), padding=max(0, -left))
+
+
+@dataclass(frozen=True)
+class Windows(Sequence[Window]):
+    """The windows of a split, made when they are asked for: all of them would be as many runs as parts × cells."""
+
+    layout: Layout
+    split: Split
+
+    def __len__(self) -> int:
+        return len(self.split.cells) if self.layout.shuffle else len(self.layout.parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        shape = self.layout
+        if not shape.shuffle:
+            return Window([shape.run(index, self.split.cells.start)], False, shape.row_format.dtype)
+        cell = self.split.cells[index]
+        runs = [shape.run(part, cell) for part in np.flatnonzero(shape.counts(cell)[:, 0]).tolist()]
+        return Window(runs, True, shape.row_format.dtype)
+
+    def tokens(self) -> NDArray[np.int64]:
+        """Tokens of each window: (windows,) int64."""
+        shape, cells = self.layout, self.split.cells
+        if not shape.shuffle:
+            return shape.counts(cells.start)[:, 1]
+        return np.array([shape.counts(cell)[:, 1].sum() for cell in cells], np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +104,15 @@ class Stream:
         """Whole sequences in all."""
         return int(self.sizes.sum()) // self.per_sequence
 
-    def shard_tasks(self, split: str, *, num_shards: int, first_shard: int, first_sequence: int) -> Iterator[ShardTask]:
-        """Shards equal up to one sequence. Raises SettingError when some would be empty."""
+    def check_shards(self, split: str, num_shards: int) -> None:
+        """Raises SettingError when some of so many shards would be empty."""
         if num_shards > self.sequences:
             raise SettingError(
                 f"num_shards: {num_shards} shards for {self.sequences} sequences of {split!r}; ask for {self.sequences} at most"
             )
+
+    def shard_tasks(self, split: str, *, num_shards: int, first_shard: int, first_sequence: int) -> Iterator[ShardTask]:
+        """Shards equal up to one sequence, each made when it is asked for."""
         bounds = layout.even_split(self.sequences, num_shards).tolist()
         for index in range(num_shards):
             start, stop = bounds[index : index + 2]

@@ -105,15 +105,25 @@ class Part:
                 file.write(content)
         return digest.hexdigest()
 
-    def counts(self) -> NDArray[np.int64]:
-        """Documents and tokens in each cell: (cells, 2) int64."""
-        return np.fromfile(self.path, np.int64, count=2 * self.num_cells).reshape(self.num_cells, 2)
+    def ends(self) -> NDArray[np.int64]:
+        """Documents and tokens in each cell and those before it: (cells, 2) int64."""
+        counts = np.fromfile(self.path, np.int64, count=2 * self.num_cells).reshape(self.num_cells, 2)
+        return np.cumsum(counts, axis=0)
 
-    def run(self, cell: int, counts: NDArray[np.int64]) -> Run:
-        """Where a cell's documents lie; `counts` is what counts() gives."""
-        before, own = counts[:cell].sum(axis=0).tolist(), counts[cell].tolist()
-        documents = int(counts[:, 0].sum())
-        return Run(str(self.path), self.task, 16 * self.num_cells, documents, before[0], own[0], before[1], own[1])
+    def run(self, cell: int, ends: NDArray[np.integer[Any]]) -> Run:
+        """Where a cell's documents lie; `ends` is what ends() gives."""
+        first_document, first_token = ends[cell - 1].tolist() if cell else (0, 0)
+        last_document, last_token = ends[cell].tolist()
+        return Run(
+            path=str(self.path),
+            task=self.task,
+            header=16 * self.num_cells,
+            all_documents=int(ends[-1, 0]),
+            first_document=first_document,
+            documents=last_document - first_document,
+            first_token=first_token,
+            tokens=last_token - first_token,
+        )
 
 
 def _sum_by(cells: NDArray[np.int64], lengths: NDArray[np.int64], num_cells: int) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from tqdm import tqdm
 from shard_writer import engines, layout, remote, sources, spool, steps, storage, tokens, transfer
 from shard_writer.append import Base
 from shard_writer.arguments import WriteArguments
-from shard_writer.barrier import Layout, Split, Stream
+from shard_writer.barrier import Layout, Split, Stream, Windows
 from shard_writer.errors import InputError, SettingError
 from shard_writer.manifest import VERSION, DatasetInfo, Manifest, ShardEntry, Totals, first_numbers
 from shard_writer.output import Output
 from shard_writer.provenance import Origins
-from shard_writer.reduce import CountRows, ReduceStep, ShardTask, Window
+from shard_writer.reduce import CountRows, ReduceStep, ShardTask
 from shard_writer.remote import Url
 from shard_writer.shards import RowFormat
 from shard_writer.sources import Source, Task
@@ -138,8 +139,9 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
         source.refuse_changes()
         Origins.of(records, base.documents).save(target.spool)
         skipped = _skipped(records)
-        totals, tasks = _cut(pool, arguments, map_step, _layout(records, map_step, reduce_step), base, skipped)
-        entries = _reduce(pool, reduce_step, tasks, ahead)
+        shape = _layout(records, map_step, reduce_step)
+        totals, shards, tasks = _cut(pool, arguments, map_step, shape, base, skipped)
+        entries = _reduce(pool, reduce_step, shards, tasks, ahead)
     info = DatasetInfo(
         seq_length=arguments.seq_length,
         dtype=spec.dtype.name,
@@ -183,8 +185,10 @@ def _reduce_step(arguments: WriteArguments, spec: TokenizerSpec, target: Output)
 
 def _layout(records: list[TaskRecord], step: MapStep, reduce_step: ReduceStep) -> Layout:
     parts = [part for record in records for part in spool.parts_of(step.folder, record, step.num_cells)]
-    counts = np.array([part.counts() for part in parts], np.int64).reshape(len(parts), step.num_cells, 2)
-    return Layout(parts=parts, counts=counts, row_format=reduce_step.row_format, shuffle=step.shuffle)
+    ends = np.empty((len(parts), step.num_cells, 2), np.uint32)
+    for index, part in enumerate(parts):
+        ends[index] = part.ends()
+    return Layout(parts=parts, ends=ends, row_format=reduce_step.row_format, shuffle=step.shuffle)
 
 
 def _map(pool: Executor, step: MapStep, source: Source, folder: Path, ahead: int) -> list[TaskRecord]:
@@ -222,47 +226,60 @@ def _skipped(records: list[TaskRecord]) -> dict[str, int]:
 
 def _cut(
     pool: Executor, arguments: WriteArguments, step: MapStep, shape: Layout, base: Base, skipped: dict[str, int]
-) -> tuple[dict[str, Totals], list[ShardTask]]:
-    """Totals by split, and the shards of all splits, numbered through."""
+) -> tuple[dict[str, Totals], int, Iterator[ShardTask]]:
+    """Totals by split, and the shards of all splits, numbered through: how many, and one after the other."""
     splits = [Split(arguments.name, range(step.train_cells))]
     if step.validation_cells:
         splits.append(Split(VALIDATION, range(step.train_cells, step.num_cells)))
     totals: dict[str, Totals] = {}
-    tasks: list[ShardTask] = []
+    tasks: list[Iterator[ShardTask]] = []
+    shards = 0
     for split in splits:
         stream = _stream(pool, arguments, shape.windows(split))
+        first_sequence = base.sequences + sum(before.sequences for before in totals.values())
         try:
             totals[split.name] = shape.totals(split, stream)
         except InputError as error:
             raise InputError(f"{error}; skipped: {skipped or 'nothing'}") from None
-        num_shards = arguments.num_shards if split.name == arguments.name else None
-        tasks += stream.shard_tasks(
-            split.name,
-            num_shards=num_shards
+        num_shards = (
+            (arguments.num_shards if split.name == arguments.name else None)
             or base.num_shards(split.name, stream.sequences)
-            or layout.default_num_shards(stream.sequences, shape.row_format.stride),
-            first_shard=base.next_shard(split.name),
-            first_sequence=base.sequences + sum(task.num_sequences for task in tasks),
+            or layout.default_num_shards(stream.sequences, shape.row_format.stride)
         )
-    return totals, tasks
+        stream.check_shards(split.name, num_shards)
+        first_shard, shards = base.next_shard(split.name), shards + num_shards
+        tasks.append(
+            stream.shard_tasks(
+                split.name, num_shards=num_shards, first_shard=first_shard, first_sequence=first_sequence
+            )
+        )
+    return totals, shards, chain.from_iterable(tasks)
 
 
-def _stream(pool: Executor, arguments: WriteArguments, windows: list[Window]) -> Stream:
+def _stream(pool: Executor, arguments: WriteArguments, windows: Windows) -> Stream:
     if arguments.packing == "wrap":
-        tokens = np.array([window.tokens for window in windows], np.int64)
-        return Stream(windows=windows, sizes=tokens, per_sequence=arguments.seq_length)
+        return Stream(windows=windows, sizes=windows.tokens(), per_sequence=arguments.seq_length)
     ahead = 2 * max(1, arguments.num_workers)
     rows = dict(engines.run(pool, CountRows(arguments.seq_length), enumerate(windows), ahead))
     return Stream(windows=windows, sizes=np.array([rows[i] for i in range(len(windows))], np.int64), per_sequence=1)
 
 
-def _reduce(pool: Executor, step: ReduceStep, tasks: list[ShardTask], ahead: int) -> tuple[ShardEntry, ...]:
+def _reduce(
+    pool: Executor, step: ReduceStep, shards: int, tasks: Iterator[ShardTask], ahead: int
+) -> tuple[ShardEntry, ...]:
     """Manifest lines of all shards, in order."""
     entries: dict[str, ShardEntry] = {}
+    names: list[str] = []
+
+    def named() -> Iterator[ShardTask]:
+        for task in tasks:
+            names.append(task.name)
+            yield task
+
     if present := len(list(step.folder.glob("*.tar"))):
         _log.info("write shards: goes on with %d shards that an earlier run made", present)
-    with tqdm(desc="write shards", total=len(tasks), unit="shard", disable=None) as bar:
-        for entry in engines.run(pool, step, tasks, ahead):
+    with tqdm(desc="write shards", total=shards, unit="shard", disable=None) as bar:
+        for entry in engines.run(pool, step, named(), ahead):
             entries[entry.shard] = entry
             bar.update()
-    return tuple(entries[task.name] for task in tasks)
+    return tuple(entries[name] for name in names)
