@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-SHARD_BYTES = 64 << 20
+SHARD_BYTES, _SMALL_SHARD_BYTES = 64 << 20, 4 << 20
 _DIVISIBLE = 192  # 64 × 3: most numbers of ranks and workers divide it, see train/order.py
 _FEWEST_SHARDS = 24
 _CELL_BYTES = 4 << 20
@@ -35,8 +35,14 @@ def even_split(total: int, parts: int) -> NDArray[np.int64]:
 
 
 def default_num_shards(num_sequences: int, stride: int) -> int:
-    """Shards of at most 64 MiB, in a number that divides 192 or is a multiple of it, and that leaves none empty."""
-    wanted = max(-(-num_sequences * stride // SHARD_BYTES), min(_FEWEST_SHARDS, num_sequences))
+    """Shards of at most 64 MiB, of about 4 where there is enough for 24, in a number that divides 192 or is a multiple of it; none empty.
+
+    192 of them as soon as these have 2 MiB each, so that each stream of a reader has a shard of its own.
+    """
+    size = num_sequences * stride
+    wanted = max(
+        -(-size // SHARD_BYTES), min(_DIVISIBLE, size // _SMALL_SHARD_BYTES), min(_FEWEST_SHARDS, num_sequences)
+    )
     if wanted > _DIVISIBLE:
         return -(-wanted // _DIVISIBLE) * _DIVISIBLE
     divisors = [d for d in range(1, _DIVISIBLE + 1) if _DIVISIBLE % d == 0]

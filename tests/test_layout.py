@@ -28,7 +28,8 @@ def test_even_split_is_equal_up_to_one_and_longer_ranges_come_first(total: int, 
         (5, 512, 4),  # 5 does not divide 192
         (23, 512, 16),
         (1000, 512, 24),
-        (10**6, 5120, 96),  # 5.1 GB: 77 of 64 MiB at least
+        (50_000, 5120, 64),  # 244 MiB: 61 of 4 MiB
+        (10**6, 5120, 192),  # 4.8 GiB: 77 of 64 MiB at least, as many as streams
         (10**7, 5120, 768),  # 763 at least, then a multiple of 192
     ],
 )
