@@ -1,7 +1,7 @@
 """Exact evaluation: the sum of all token losses over the number of tokens, each validation sequence once, on any number of ranks."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
@@ -14,22 +14,20 @@ from shard_writer.errors import SettingError
 from train.batches import IGNORED, labels_of, position_ids
 from train.feed import all_gather
 from train.loader import Batch
-from train.order import share
 from train.shelf import Shelf
 from train.world import World
 
 
 def batches(shelf: Shelf, world: World, batch_size: int, *, separate_documents: bool) -> Iterator[Batch]:
-    """This rank's batches of all rows in order: rank r of W takes every W-th from row r on.
+    """This rank's batches: the rows of all shards end to end are cut into equal ranges, one a rank.
 
     Every rank gets equally many batches of equal shape, as FSDP needs; rows that fill one up, or are of damaged shards
     that are left out, have no labels and count nothing.
     """
     info, total = shelf.manifest.info, int(shelf.manifest.num_sequences.sum())
-    mine = share(0, total, world.rank, world.world_size)
-    most = -(-total // world.world_size)
-    rows = _rows(shelf, [j * world.world_size + world.rank for j in mine])
-    for _ in range(0, most, batch_size):
+    first, stop = (total * rank // world.world_size for rank in (world.rank, world.rank + 1))
+    rows = _rows(shelf, np.arange(first, stop))
+    for _ in range(0, -(-total // world.world_size), batch_size):
         ids = np.zeros((batch_size, info.seq_length), np.int64)
         is_there = np.zeros(batch_size, np.bool_)
         for i, row in enumerate(islice(rows, batch_size)):
@@ -42,15 +40,16 @@ def batches(shelf: Shelf, world: World, batch_size: int, *, separate_documents: 
         yield batch
 
 
-def _rows(shelf: Shelf, numbers: list[int]) -> Iterator[NDArray[np.generic] | None]:
-    """Rows of a set by their place in it, ascending; one shard open at a time."""
+def _rows(shelf: Shelf, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.generic] | None]:
+    """Rows of a set by their place in it, ascending; one shard open at a time. None for one that is left out."""
     ends = np.cumsum(shelf.manifest.num_sequences)
-    places = np.searchsorted(ends, numbers, side="right")
-    with shelf.opener(iter(np.unique(places).tolist())) as opener:
-        for index in np.unique(places).tolist():
+    shards = np.searchsorted(ends, numbers, side="right")
+    with shelf.opener(iter(np.unique(shards).tolist())) as opener:
+        for index in np.unique(shards).tolist():
             shard = opener.open(index)
-            for number in np.asarray(numbers)[places == index].tolist():
-                row = number - int(ends[index] - shelf.manifest.num_sequences[index])
+            mine = slice(*np.searchsorted(shards, [index, index + 1]).tolist())
+            first = ends[index] - shelf.manifest.num_sequences[index]
+            for row in (numbers[mine] - first).tolist():
                 yield None if shard is None else shard.rows[row]
             del shard  # or two would be open
 
@@ -66,35 +65,34 @@ def mean_loss(
     prepare moves a batch to the device, context is what the forward pass runs in. Raises SettingError when no token is
     predicted.
     """
-    total, was_training = LossSum(), model.training
+    return mean_of(all_gather(sum_of_losses(model, batches, prepare, context)))
+
+
+def sum_of_losses(
+    model: Any,
+    batches: Iterable[Batch],
+    prepare: Callable[[Batch], Batch],
+    context: Callable[[], AbstractContextManager[Any]],
+) -> tuple[float, int]:
+    """Sum of the losses of all tokens that a model predicts in this rank's batches, and their number."""
+    loss, tokens, was_training = 0.0, 0, model.training
     model.eval()
     for batch in batches:
         with torch.no_grad(), context():
-            loss = model(**prepare(batch), use_cache=False).loss
-        total.add(float(loss), batch["labels"])
+            mean = model(**prepare(batch), use_cache=False).loss
+        predicted = int((batch["labels"][:, 1:] != IGNORED).sum())
+        if predicted:  # else the mean is not a number
+            loss, tokens = loss + float(mean) * predicted, tokens + predicted
     model.train(was_training)
-    return total.over_ranks()
+    return loss, tokens
 
 
-class LossSum:
-    """Adds up token losses in double precision."""
-
-    def __init__(self) -> None:
-        self.loss, self.tokens = 0.0, 0
-
-    def add(self, mean_loss: float, labels: torch.Tensor) -> None:
-        """Add a batch by its mean loss over the labels that its model predicts: all but the first of a row."""
-        tokens = int((labels[:, 1:] != IGNORED).sum())
-        if tokens:
-            self.loss, self.tokens = self.loss + mean_loss * tokens, self.tokens + tokens
-
-    def over_ranks(self) -> tuple[float, int]:
-        """Mean loss and tokens of all ranks. Collective. Raises SettingError when there are none."""
-        parts = all_gather((self.loss, self.tokens))
-        tokens = sum(count for _, count in parts)
-        if not tokens:
-            raise SettingError("evaluate: no token to predict: sequences of one token have none; write longer ones")
-        return math.fsum(loss for loss, _ in parts) / tokens, tokens
+def mean_of(sums: Sequence[tuple[float, int]]) -> tuple[float, int]:
+    """Mean loss over the tokens of all ranks, and their number. Raises SettingError when there are none."""
+    tokens = sum(count for _, count in sums)
+    if not tokens:
+        raise SettingError("evaluate: no token to predict: sequences of one token have none; write longer ones")
+    return math.fsum(loss for loss, _ in sums) / tokens, tokens
 
 
 def perplexity(loss: float) -> float:
