@@ -7,6 +7,8 @@ from typing import Any, Literal
 from shard_writer.errors import SettingError
 from shard_writer.packing import POLICIES
 
+ENGINES = ("local", "ray")
+
 
 def doc(text: str, default: Any = ..., **kwargs: Any) -> Any:
     """A dataclass field with one line of documentation, shown by --help; without a default the flag is required."""
@@ -32,7 +34,13 @@ class WriteArguments:
     )
     seed: int = doc("Seed of the shuffle and of the validation split.", 0)
     workers: int | None = doc("Worker processes (default: one a core; 0: none, all in the main process).", None)
-    engine: Literal["local"] = doc("Where the workers run.", "local")
+    engine: Literal["local", "ray"] = doc(
+        "Where the workers run: processes of this machine, or tasks of a Ray cluster.", "local"
+    )
+    ray_address: str | None = doc(
+        "HOST:PORT of a running Ray cluster, or auto for that of this machine (default: a Ray of its own on this machine).",
+        None,
+    )
     validation_fraction: float = doc(
         "Share of the documents, drawn by the seed, that goes to a split `validation`.", 0.0
     )
@@ -65,6 +73,9 @@ class WriteArguments:
         _require(self.seq_length >= 1, "seq_length", self.seq_length, "at least 1")
         _require(self.num_shards is None or self.num_shards >= 1, "num_shards", self.num_shards, "at least 1")
         _require(self.workers is None or self.workers >= 0, "workers", self.workers, "0 or more")
+        _require(self.engine in ENGINES, "engine", self.engine, " or ".join(ENGINES))
+        _require(self.engine == "ray" or self.ray_address is None, "ray_address", self.ray_address, "engine: ray")
+        _require(self.engine == "local" or self.workers != 0, "workers", self.workers, "1 or more with engine: ray")
         _require(
             0 <= self.validation_fraction < 1, "validation_fraction", self.validation_fraction, "at least 0 and below 1"
         )

@@ -1,4 +1,4 @@
-"""Where the steps run: any `concurrent.futures.Executor`. Local processes here; another engine is one more branch of `executor`."""
+"""Where the steps run: any `concurrent.futures.Executor`. Local processes here, a cluster in ray_engine.py."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -28,18 +29,30 @@ class SerialExecutor(Executor):
         return future
 
 
+@dataclass(frozen=True)
+class Engine:
+    """An executor, and how many calls are under way on it at most."""
+
+    pool: Executor
+    ahead: int
+
+    def run(self, step: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """See `run`."""
+        return run(self.pool, step, items, self.ahead)
+
+
 @contextmanager
-def executor(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterator[Executor]:
-    """An executor of `workers` processes, each of which runs prepare(argument) first. They end at once when the body fails."""
+def local(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterator[Engine]:
+    """An engine of `workers` processes, each of which runs prepare(argument) first. They end at once when the body fails."""
     if workers == 0:
         prepare(argument)
-        yield SerialExecutor()
+        yield Engine(SerialExecutor(), 1)
         return
     context = get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
     with ours, theirs, ProcessPoolExecutor(workers, context, _start_worker, (theirs, prepare, argument)) as pool:
         try:
-            yield pool
+            yield Engine(pool, 2 * workers)
         except BaseException:
             ours.close()  # what they are at would be done again anyway
             raise
@@ -69,10 +82,15 @@ def run(pool: Executor, step: Callable[[Item], Result], items: Iterable[Item], a
             future.cancel()
 
 
-def _start_worker(lifeline: Connection, prepare: Callable[[Any], None], argument: Any) -> None:
-    """One core a worker, no traceback on Ctrl-C, and no life without the main process."""
+def one_core() -> None:
+    """Let this process and its libraries use one core."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _start_worker(lifeline: Connection, prepare: Callable[[Any], None], argument: Any) -> None:
+    """One core a worker, no traceback on Ctrl-C, and no life without the main process."""
+    one_core()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     prepare(argument)

@@ -37,6 +37,11 @@ class Output:
         return self.folder / FOLDER
 
     @property
+    def plan_file(self) -> Path:
+        """What says whose work the spool holds."""
+        return self.spool / _PLAN_FILE
+
+    @property
     def shards(self) -> Path:
         """Where whole shards wait for the others."""
         return self.spool / "shards"
@@ -82,7 +87,7 @@ class Output:
 
     def _state(self) -> dict[str, Any]:
         """What plan.json says; empty when there is none."""
-        path = self.spool / _PLAN_FILE
+        path = self.plan_file
         state: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
         return state
 
@@ -113,7 +118,7 @@ class Output:
 
     def _start_afresh(self, state: dict[str, Any]) -> None:
         self._empty_spool()
-        storage.put(self.spool / _PLAN_FILE, json.dumps(state).encode())
+        storage.put(self.plan_file, json.dumps(state).encode())
 
     def _empty_spool(self) -> None:
         """Remove all but our lock, plan.json last."""
@@ -125,7 +130,7 @@ class Output:
         """Put the shards of `new` in place and let the set be `manifest`. May be killed at any point, then `finish` goes on."""
         files = [name for entry in new.shards for name in entry.files]
         texts = {"manifest": manifest_text(manifest.shards), "dataset": manifest.info.to_json()}
-        storage.put(self.spool / _PLAN_FILE, json.dumps(self._state() | texts | {"files": files}).encode())
+        storage.put(self.plan_file, json.dumps(self._state() | texts | {"files": files}).encode())
         return self.finish()
 
     def finish(self) -> Manifest:

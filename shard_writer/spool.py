@@ -6,6 +6,7 @@ and true is not done again (G3).
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -98,11 +99,13 @@ class Part:
             [np.bincount(cells, minlength=self.num_cells), _sum_by(cells, lengths, self.num_cells)], axis=1
         )
         digest = xxhash.xxh3_64()
-        with storage.naming(self.path), open(self.path, "wb") as file:
+        temporary = storage.temporary_of(self.path)
+        with storage.naming(self.path), open(temporary, "wb") as file:
             for piece in (counts, documents, ids):
                 content = np.ascontiguousarray(piece).view(np.uint8).data
                 digest.update(content)
                 file.write(content)
+        os.replace(temporary, self.path)
         return digest.hexdigest()
 
     def ends(self) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from shard_writer.errors import InputError, SetError
 
 LOCK_FILE = "lock"
+ATTEMPT = "TOKENTAR_ATTEMPT"  # names the processes of a cluster, where a lost one may yet write beside its replacement
 _READ_BYTES = 16 << 20
 
 
@@ -63,7 +64,7 @@ def _walk(folder: str) -> Iterator[str]:
 
 def put(path: Path, content: bytes | Iterable[NDArray[Any]], *, durable: bool = True) -> None:
     """Write a file, or its slices, so that it is whole under `path` or not there: temp name, fsync (when `durable`), rename."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = temporary_of(path)
     with naming(path), open(temporary, "wb") as file:
         for piece in [content] if isinstance(content, bytes) else content:
             file.write(piece if isinstance(piece, bytes) else piece.data)
@@ -73,6 +74,11 @@ def put(path: Path, content: bytes | Iterable[NDArray[Any]], *, durable: bool = 
     os.replace(temporary, path)
     if durable:
         sync_folder(path.parent)
+
+
+def temporary_of(path: Path) -> Path:
+    """Where a file is written before it gets its name."""
+    return path.with_name(f"{path.name}{os.environ.get(ATTEMPT, '')}.tmp")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from shard_writer import engines, layout, remote, sources, spool, steps, storage, tokens, transfer
+from shard_writer import engines, headroom, layout, ray_engine, remote, sources, spool, steps, storage, tokens, transfer
 from shard_writer.append import Base
 from shard_writer.arguments import WriteArguments
 from shard_writer.barrier import Layout, Split, Stream, Windows
+from shard_writer.engines import Engine
 from shard_writer.errors import InputError, SettingError
 from shard_writer.manifest import VERSION, DatasetInfo, Manifest, ShardEntry, Totals, first_numbers
 from shard_writer.output import Output
@@ -66,11 +67,25 @@ def write_shards(
         return _write_to(Output(folder, plan, arguments.overwrite, arguments.append), arguments, spec, source)
 
     where = remote.place(output)
-    if isinstance(where, Path):
-        return build(where)
-    if arguments.append:
+    if arguments.append and not isinstance(where, Path):
         raise SettingError(f"append: {where}: cannot be appended to in place; append to a copy on disk and upload that")
-    return transfer.publish(where, arguments.spool_dir, plan, arguments.overwrite, build)
+    with _connected(arguments):
+        if isinstance(where, Path):
+            return build(where)
+        return transfer.publish(where, arguments.spool_dir, plan, arguments.overwrite, build)
+
+
+def _connected(arguments: WriteArguments) -> AbstractContextManager[None]:
+    """What the engine needs for as long as it runs, tried before anything is written."""
+    if arguments.engine == "local":
+        return nullcontext()
+    return ray_engine.connected(arguments.ray_address, arguments.num_workers)
+
+
+def _engine(arguments: WriteArguments, spec: TokenizerSpec, target: Output) -> AbstractContextManager[Engine]:
+    if arguments.engine == "local":
+        return engines.local(arguments.num_workers, steps.prepare, spec)
+    return ray_engine.engine(arguments.workers, steps.prepare, spec, target.plan_file)
 
 
 def _write_to(target: Output, arguments: WriteArguments, spec: TokenizerSpec, source: Source) -> Manifest:
@@ -133,15 +148,16 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
     """All steps, with the output's lock held."""
     map_step = _map_step(arguments, source, target)
     reduce_step = _reduce_step(arguments, spec, target)
-    with engines.executor(arguments.num_workers, steps.prepare, spec) as pool:
-        ahead = 2 * max(1, arguments.num_workers)
-        records = _map(pool, map_step, source, target.spool, ahead)
+    if arguments.engine == "ray":
+        headroom.tell(headroom.estimate(source, map_step.num_cells, spec.dtype.itemsize), target.spool)
+    with _engine(arguments, spec, target) as engine:
+        records = _map(engine, map_step, source, target.spool)
         source.refuse_changes()
         Origins.of(records, base.documents).save(target.spool)
         skipped = _skipped(records)
         shape = _layout(records, map_step, reduce_step)
-        totals, shards, tasks = _cut(pool, arguments, map_step, shape, base, skipped)
-        entries = _reduce(pool, reduce_step, shards, tasks, ahead)
+        totals, shards, tasks = _cut(engine, arguments, map_step, shape, base, skipped)
+        entries = _reduce(engine, reduce_step, shards, tasks)
     info = DatasetInfo(
         seq_length=arguments.seq_length,
         dtype=spec.dtype.name,
@@ -191,7 +207,7 @@ def _layout(records: list[TaskRecord], step: MapStep, reduce_step: ReduceStep) -
     return Layout(parts=parts, ends=ends, row_format=reduce_step.row_format, shuffle=step.shuffle)
 
 
-def _map(pool: Executor, step: MapStep, source: Source, folder: Path, ahead: int) -> list[TaskRecord]:
+def _map(engine: Engine, step: MapStep, source: Source, folder: Path) -> list[TaskRecord]:
     """Records of all tasks in input order; tasks that an earlier run finished are not done again."""
     records: dict[int, TaskRecord] = {}
     with tqdm(desc="tokenize", total=source.size, unit="B", unit_scale=True, disable=None) as bar:
@@ -209,7 +225,7 @@ def _map(pool: Executor, step: MapStep, source: Source, folder: Path, ahead: int
             bar.update(record.size)
 
         done = 0
-        for record in engines.run(pool, step, unfinished(), ahead):
+        for record in engine.run(step, unfinished()):
             note(record)
             done += 1
     if len(records) > done:
@@ -225,7 +241,7 @@ def _skipped(records: list[TaskRecord]) -> dict[str, int]:
 
 
 def _cut(
-    pool: Executor, arguments: WriteArguments, step: MapStep, shape: Layout, base: Base, skipped: dict[str, int]
+    engine: Engine, arguments: WriteArguments, step: MapStep, shape: Layout, base: Base, skipped: dict[str, int]
 ) -> tuple[dict[str, Totals], int, Iterator[ShardTask]]:
     """Totals by split, and the shards of all splits, numbered through: how many, and one after the other."""
     splits = [Split(arguments.name, range(step.train_cells))]
@@ -235,7 +251,7 @@ def _cut(
     tasks: list[Iterator[ShardTask]] = []
     shards = 0
     for split in splits:
-        stream = _stream(pool, arguments, shape.windows(split))
+        stream = _stream(engine, arguments, shape.windows(split))
         first_sequence = base.sequences + sum(before.sequences for before in totals.values())
         try:
             totals[split.name] = shape.totals(split, stream)
@@ -256,17 +272,14 @@ def _cut(
     return totals, shards, chain.from_iterable(tasks)
 
 
-def _stream(pool: Executor, arguments: WriteArguments, windows: Windows) -> Stream:
+def _stream(engine: Engine, arguments: WriteArguments, windows: Windows) -> Stream:
     if arguments.packing == "wrap":
         return Stream(windows=windows, sizes=windows.tokens(), per_sequence=arguments.seq_length)
-    ahead = 2 * max(1, arguments.num_workers)
-    rows = dict(engines.run(pool, CountRows(arguments.seq_length), enumerate(windows), ahead))
+    rows = dict(engine.run(CountRows(arguments.seq_length), enumerate(windows)))
     return Stream(windows=windows, sizes=np.array([rows[i] for i in range(len(windows))], np.int64), per_sequence=1)
 
 
-def _reduce(
-    pool: Executor, step: ReduceStep, shards: int, tasks: Iterator[ShardTask], ahead: int
-) -> tuple[ShardEntry, ...]:
+def _reduce(engine: Engine, step: ReduceStep, shards: int, tasks: Iterator[ShardTask]) -> tuple[ShardEntry, ...]:
     """Manifest lines of all shards, in order."""
     entries: dict[str, ShardEntry] = {}
     names: list[str] = []
@@ -279,7 +292,7 @@ def _reduce(
     if present := len(list(step.folder.glob("*.tar"))):
         _log.info("write shards: goes on with %d shards that an earlier run made", present)
     with tqdm(desc="write shards", total=shards, unit="shard", disable=None) as bar:
-        for entry in engines.run(pool, step, named(), ahead):
+        for entry in engine.run(step, named()):
             entries[entry.shard] = entry
             bar.update()
     return tuple(entries[name] for name in names)

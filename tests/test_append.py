@@ -247,7 +247,7 @@ def test_an_unfinished_append_of_other_documents_is_refused_or_dropped_with_over
 
 def test_verify_says_that_an_append_was_stopped(write: Write, stopped: Callable[..., None], tmp_path: Path) -> None:
     write(range(40), num_shards=2)
-    stopped(9, range(40, 80))
+    stopped(10, range(40, 80))
     found = list(faults(open_shards(tmp_path / "out")))
     assert len(found) == 2
     assert all(

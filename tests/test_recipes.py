@@ -25,7 +25,7 @@ def recipe(tmp_path: Path, text: str) -> str:
 
 def test_the_list_of_flags_is_this_one() -> None:
     names = (
-        "input tokenizer output seq_length text_column name num_shards shuffle seed workers engine validation_fraction "
+        "input tokenizer output seq_length text_column name num_shards shuffle seed workers engine ray_address validation_fraction "
         "bad_documents input_format dataset_config dataset_split eos_token add_bos tokenizer_engine packing "
         "provenance append spool_dir overwrite"
     )
