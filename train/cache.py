@@ -14,20 +14,22 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard_writer.errors import SettingError, StoreError
+from shard_writer.errors import SetError, SettingError, StoreError
 from shard_writer.manifest import ShardEntry
 from shard_writer.remote import Url
 from shard_writer.shards import RowFormat, ShardFile
 from shard_writer.storage import file_checksum
 
 _LOCK, _SHARD, _PART = "lock", ".tar", ".part"
+_CHECKSUM = re.compile("[0-9a-f]{16}")
 _PAUSE = 0.1  # seconds between two looks for room
 _UNITS = {
     "": 1,
@@ -55,7 +57,7 @@ def parse_bytes(text: str) -> int:
     unit = text.strip()[len(number) :].strip().upper()
     try:
         size = int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise SettingError(f"cache_bytes: {text!r}, needed: a size such as 50GB, 64MiB or 1000000") from None
     if size < 1:
         raise SettingError(f"cache_bytes: {text!r}, needed: more than nothing")
@@ -78,8 +80,24 @@ class Cache:
     limit: int  # bytes
     seconds_for_room: float = 600
 
+    def prepare(self) -> None:
+        """Make the folder. Raises SettingError when it cannot be a cache."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                pass
+        except OSError as error:
+            raise SettingError(
+                f"cache_dir: {self.folder}: {error.strerror}; needed: a folder that can be written to, of a file system with locks; "
+                "name one on a local disk with --cache_dir"
+            ) from None
+
     def path(self, entry: ShardEntry) -> Path:
-        """Where a shard lies when it is there."""
+        """Where a shard lies when it is there. Raises SetError for a checksum that is none, which might name anything."""
+        if not _CHECKSUM.fullmatch(entry.xxh3):
+            raise SetError(
+                f"{entry.file_name}: xxh3 {entry.xxh3!r} in the manifest, needed: 16 hexadecimal digits; write the set again"
+            )
         return self.folder / f"{entry.xxh3}-{entry.bytes}{_SHARD}"
 
     def hold(self, url: Url, entry: ShardEntry, *, checked: bool) -> tuple[int, bool]:
@@ -88,16 +106,16 @@ class Cache:
         checked: this job has seen the bytes that are there to be right. Raises SetError or StoreError.
         """
         path = self.path(entry)
-        self.folder.mkdir(parents=True, exist_ok=True)
         while True:
             held = _share(path)
             if held is not None and (checked or file_checksum(path) == (entry.bytes, entry.xxh3)):
                 os.utime(path)  # evicted are those that were not used for longest
                 return held, False
             if held is not None:
-                os.close(held)
                 _log.warning("%s: not the bytes of %s any more; fetched again", path, url)
-                path.unlink(missing_ok=True)
+                if _is_named(path, held):  # and no other process has put the right ones in its place
+                    path.unlink()
+                os.close(held)
             if (held := self._fetch(url, entry)) is not None:
                 return held, True
 
@@ -115,7 +133,8 @@ class Cache:
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
-            os.replace(part, path)
+            with self._locked():  # who counts what lies here sees it under one of its names
+                os.replace(part, path)
             fcntl.flock(file, fcntl.LOCK_SH)  # nobody can have evicted it: a moment ago it was locked
             return os.dup(file.fileno()) if _is_named(path, file.fileno()) else None
 
@@ -148,16 +167,19 @@ class Cache:
 
     def _evictable(self, part: Path) -> Iterator[int]:
         """Remove files that nobody uses, one by one, parts first, then those unused for longest; yields their sizes."""
-        files = [(path, path.stat()) for path in self._files() if path != part]
-        for path, stat in sorted(files, key=lambda file: (file[0].suffix != _PART, file[1].st_mtime_ns)):
+        for path, stat in sorted(self._others(part), key=lambda file: (file[0].suffix != _PART, file[1].st_mtime_ns)):
             if _remove_unused(path):
                 yield stat.st_size
 
     def _used(self, part: Path) -> int:
-        return sum(path.stat().st_size for path in self._files() if path != part)
+        return sum(stat.st_size for _, stat in self._others(part))
 
-    def _files(self) -> list[Path]:
-        return [path for path in self.folder.iterdir() if path.suffix in (_SHARD, _PART) and path.exists()]
+    def _others(self, part: Path) -> Iterator[tuple[Path, os.stat_result]]:
+        """The files of the cache but for one; some may be gone the next moment."""
+        for path in self.folder.iterdir():
+            if path != part and path.suffix in (_SHARD, _PART):
+                with suppress(FileNotFoundError):
+                    yield path, path.stat()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

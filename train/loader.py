@@ -10,7 +10,7 @@ would split again.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from shard_writer.errors import SetError
+from shard_writer.errors import SetError, TokentarError
 from shard_writer.manifest import Manifest
 from shard_writer.remote import Url
 from shard_writer.shards import KEY_DIGITS
@@ -210,7 +210,18 @@ class ShardLoader:
             else None,  # clients die in a fork
             generator=torch.Generator(),  # its own: the global one, which dropout draws from, must not move
         )
-        yield from rebatch(iter(workers), self.world.num_workers, self.batch_size, info.seq_length)
+        yield from rebatch(_with_plain_errors(workers), self.world.num_workers, self.batch_size, info.seq_length)
+
+
+def _with_plain_errors(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks of workers, whose errors say what they said in the worker, without the traceback that torch puts before it."""
+    try:
+        yield from blocks
+        return
+    except TokentarError as error:
+        kind, text = type(error), str(error)
+        error.__traceback__ = None  # whose frames would keep the workers alive
+    raise kind(text.rpartition(f"{kind.__name__}: ")[2].strip())
 
 
 def _as_is(block: Block) -> Block:

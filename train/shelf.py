@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from ctypes import c_double, c_ubyte
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from queue import SimpleQueue
@@ -111,6 +111,8 @@ class Shelf:
         Raises SettingError when these do not fit the cache.
         """
         cache = access.cache if isinstance(manifest.root, Url) else None
+        if cache is not None:
+            cache.prepare()
         return cls(
             manifest=manifest,
             notes=Notes.of(len(manifest.shards), world.workers),
@@ -119,58 +121,65 @@ class Shelf:
             skip=access.bad_shards == "skip",
         )
 
+    @classmethod
+    def for_evaluation(cls, manifest: Manifest, access: Access, world: World) -> "Shelf":
+        """For the ranks of `world`, which each have one shard open at a time, beside those that they train on."""
+        shelf = cls.of(manifest, access, world, streams=1)
+        return shelf if shelf.cache is None else replace(shelf, ahead=_FOR_EVALUATION - 1)
+
     def opener(self, upcoming: Iterator[int], worker: int = 0) -> "Opener":
         """Opens shards for one reader, which will want those that `upcoming` says, about in that order."""
         return Opener(self, upcoming, worker)
 
-    def get(self, index: int, worker: int) -> ShardFile | None:
-        """A shard that is what the manifest says; None for a damaged one, where those are left out.
+    def get(self, index: int) -> tuple[ShardFile | None, Opened]:
+        """A shard that is what the manifest says, None for a damaged one where those are left out, and what it cost.
 
         Raises SetError, or StoreError when its store fails.
         """
         seen = self.notes.seen
         if self.skip and seen[index] == _DAMAGED:
-            return None
+            return None, Opened()
         try:
-            shard = self._from_disk(index) if self.cache is None else self._from_store(self.cache, index, worker)
+            found = self._from_disk(index) if self.cache is None else self._from_store(self.cache, index)
         except SetError as error:
             seen[index] = _DAMAGED
             if not self.skip:
                 raise
             _log.warning("left out: %s", error)
-            return None
+            return None, Opened()
         seen[index] = _RIGHT
-        self.notes.add(worker, Opened(shards=1))
-        return shard
+        return found
 
-    def _from_disk(self, index: int) -> ShardFile:
+    def _from_disk(self, index: int) -> tuple[ShardFile, Opened]:
         entry = self.manifest.shards[index]
         if self.notes.seen[index] != _RIGHT:
             check_shard(self.manifest.path(entry), entry, self.manifest.info.row_format)
-        return self.manifest.open(index)
+        return self.manifest.open(index), Opened(shards=1)
 
-    def _from_store(self, cache: Cache, index: int, worker: int) -> ShardFile:
+    def _from_store(self, cache: Cache, index: int) -> tuple[ShardFile, Opened]:
         manifest, entry = self.manifest, self.manifest.shards[index]
         place = manifest.root / entry.file_name
         assert isinstance(place, Url)
         held, fetched = cache.hold(place, entry, checked=self.notes.seen[index] == _RIGHT)
-        self.notes.add(worker, Opened(fetched=fetched, fetched_bytes=entry.bytes * fetched))
         first = int(manifest.first_sequences[index])
-        return CachedShard(held, cache.path(entry), manifest.info.row_format, entry.num_sequences, first)
+        shard = CachedShard(held, cache.path(entry), manifest.info.row_format, entry.num_sequences, first)
+        return shard, Opened(shards=1, fetched=fetched, fetched_bytes=entry.bytes * fetched)
 
 
 def _room_ahead(manifest: Manifest, cache: Cache, world: World, streams: int) -> int:
     """Shards that each reader may hold beside the one that each of its streams is at."""
     sizes, ranks = [entry.bytes for entry in manifest.shards], world.ranks_here
     wanted, readers, largest = max(_THREADS, streams), ranks * world.workers, max(sizes)
-    if sum(sizes) <= cache.limit:
+    aside = ranks * _FOR_EVALUATION * largest
+    if sum(sizes) + aside <= cache.limit:
         return wanted
-    room = (cache.limit // largest - _FOR_EVALUATION * ranks) // readers - streams
+    room = (cache.limit - aside) // largest // readers - streams
     if room < 1:
-        needed = largest * (readers * (streams + 1) + _FOR_EVALUATION * ranks)
+        needed = min(sum(sizes), readers * (streams + 1) * largest) + aside
         raise SettingError(
             f"cache_bytes: {cache.limit:,}, needed: {needed:,} ({ranks} ranks on this machine × {world.workers} workers × {streams} "
-            f"streams each, and one ahead, × {largest:,} bytes a shard); raise it or set fewer --streams"
+            f"streams each, and one ahead, × {largest:,} bytes a shard, or the whole set, and room to evaluate); raise it or set "
+            "fewer --streams"
         )
     return min(wanted, room)
 
@@ -186,6 +195,7 @@ class Opener:
     _looked: int = 0  # and how many of them `upcoming` has told of
     _open: "WeakValueDictionary[int, ShardFile]" = field(default_factory=WeakValueDictionary)
     _under_way: "dict[int, Future[ShardFile | None]]" = field(default_factory=dict)
+    _noting: threading.Lock = field(default_factory=threading.Lock)  # threads of a worker share its place in the notes
 
     def __enter__(self) -> "Opener":
         self._threads = _Threads(_THREADS)
@@ -215,10 +225,19 @@ class Opener:
         try:
             return future.result()
         finally:
-            self.shelf.notes.add(self.worker, Opened(waits=1, wait_seconds=time.perf_counter() - start))
+            self._note(Opened(waits=1, wait_seconds=time.perf_counter() - start))
 
     def _begin(self, index: int) -> "Future[ShardFile | None]":
-        return self._threads.submit(lambda: self.shelf.get(index, self.worker))
+        return self._threads.submit(lambda: self._get(index))
+
+    def _get(self, index: int) -> ShardFile | None:
+        shard, cost = self.shelf.get(index)
+        self._note(cost)
+        return shard
+
+    def _note(self, cost: Opened) -> None:
+        with self._noting:
+            self.shelf.notes.add(self.worker, cost)
 
     def _look_ahead(self) -> None:
         """Begin what the next calls of `open` will ask for."""

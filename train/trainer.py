@@ -95,7 +95,8 @@ class ShardTrainer(Trainer):
         )
 
     def _shelf_of(self, validation: Manifest) -> Shelf:
-        return Shelf.of(validation, self._access, World(self.args.process_index, self.args.world_size), streams=1)
+        world = World(self.args.process_index, self.args.world_size)
+        return Shelf.for_evaluation(validation, self._access, world)
 
     def _check_end(self) -> None:
         """Raises SettingError when the run has two ends, or none, or may get a batch without labels that the model cannot take."""
