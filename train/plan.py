@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from shard_writer.errors import SettingError, TokentarError
 from shard_writer.manifest import Manifest
 from train import order as orders
@@ -20,6 +22,7 @@ from train.world import World
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 20, 256
 _BLOCKS_UNDER_WAY = 3  # per worker: DataLoader asks for two ahead of the one in use
+_MOST_NAMED = 5  # numbers of streams that are proposed
 MB = 1_000_000
 
 
@@ -112,7 +115,7 @@ def describe(manifest: Manifest, order: Order, plan: Plan, world: World) -> Iter
         yield (
             f"{shards} shards are cut into {ranges} row ranges, as {streams} streams ({world.world_size} ranks × {world.workers} "
             "workers) are dealt equally many rows; that is free on a local disk, while of a remote set several ranks fetch the same "
-            f"shard; to avoid it, write a multiple of {streams} shards in one run or set --streams to a divisor of {shards}"
+            f"shard; to avoid it, {_way_out(manifest, streams, world.readers)}"
         )
     equation = (
         f"global batch {plan.global_batch_size} = {plan.world_size} ranks × {plan.batch_size} × "
@@ -125,6 +128,17 @@ def describe(manifest: Manifest, order: Order, plan: Plan, world: World) -> Iter
         yield f"{equation}; {rounds}{plan.steps:,} steps an epoch"
         yield f"left out of each epoch, another choice each time: {plan.left_out:,} of {plan.rows:,} sequences"
     yield from _needs(manifest, order, plan, world)
+
+
+def _way_out(manifest: Manifest, streams: int, readers: int) -> str:
+    """How shards could stay whole."""
+    shards = len(manifest.shards)
+    if np.ptp(manifest.num_sequences) > 1:
+        return f"`python -m shard_writer reshard` the set, whose shards differ in length, to a multiple of {streams} shards"
+    whole = [str(number) for number in range(readers, shards + 1, readers) if shards % number == 0]
+    if not whole:
+        return f"write a multiple of {streams} shards; no --streams does it, as {readers} ranks × workers do not divide {shards} shards"
+    return f"write a multiple of {streams} shards in one run or set --streams to {' or '.join(whole[-_MOST_NAMED:])}"
 
 
 def _needs(manifest: Manifest, order: Order, plan: Plan, world: World) -> Iterator[str]:

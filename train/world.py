@@ -21,6 +21,8 @@ class World:
     num_workers: int = 0
 
     def __post_init__(self) -> None:
+        if self.world_size < 1:
+            raise SettingError(f"world_size: {self.world_size}, needed: at least 1")
         if not 0 <= self.rank < self.world_size:
             raise SettingError(
                 f"rank: {self.rank}, needed: 0 … {self.world_size - 1} (world_size is {self.world_size})"
