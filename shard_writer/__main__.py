@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import time
@@ -145,6 +146,21 @@ def main(argv: Sequence[str]) -> int:
     return 1
 
 
+def _load_transformers_without_torch() -> None:
+    """Tokenizers do without torch, whose import takes longer than all the rest of the start.
+
+    transformers looks for it once; what else wants it later still finds it.
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # or it says that it has no models
+    sys.modules["torch"] = None  # type: ignore[assignment]  # as if it were not installed
+    try:
+        from transformers import AutoTokenizer  # noqa: F401
+    finally:
+        del sys.modules["torch"]
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] in (["write"], ["show"]):
+        _load_transformers_without_torch()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as on Ctrl-C
     sys.exit(main(sys.argv[1:]))

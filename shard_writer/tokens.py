@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ class TransformersEngine:
 
 
 ENGINES: dict[str, Callable[[TokenizerSpec], Engine]] = {
-    "fastokens": lambda spec: CheckedEngine(FastokensEngine(spec), TokenizersEngine(spec)),
+    "fastokens": FastokensEngine,
     "tokenizers": TokenizersEngine,
     "transformers": TransformersEngine,
 }
@@ -121,6 +122,8 @@ class DocumentEncoder:
     def __init__(self, spec: TokenizerSpec) -> None:
         self._spec = spec
         self._engine: Engine = ENGINES[spec.engine](spec)
+        if spec.engine == "fastokens":
+            self._engine = CheckedEngine(self._engine, TokenizersEngine(spec))
 
     def encode(self, texts: list[str]) -> tuple[TokenIds, NDArray[np.int64]]:
         """Ids (tokens,) in the stored dtype, and the length of each document (texts,) int64, prefix and EOS included."""
@@ -212,7 +215,7 @@ def describe(
 
 def fingerprint(tokenizer: Any, eos_token_id: int) -> str:
     """32 hexadecimal digits that change with the vocabulary, the EOS or the ids of the probes, and not with library versions."""
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=itemgetter(1, 0))
     probes = [plain_ids(tokenizer, probe) for probe in PROBES]
     text = json.dumps([len(tokenizer), eos_token_id, vocabulary, probes])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -240,6 +240,18 @@ def test_show_asks_for_the_tokenizer_of_a_set_whose_tokenizer_had_no_name(
 
 
 @pytest.mark.processes
+def test_writing_waits_for_no_import_of_torch(tokenizer: str, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "a.jsonl", ["some text"] * 9)
+    flags = ["--input", source, "--tokenizer", tokenizer, "--output", str(tmp_path / "out"), "--seq_length", "8"]
+    command = [sys.executable, "-X", "importtime", "-m", "shard_writer", "write", *flags]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stderr.splitlines()
+    imported = {line.split("|")[-1].strip() for line in lines if line.startswith("import time:")}
+    assert {"transformers", "shard_writer.write"} <= imported
+    assert not [name for name in imported if name.split(".")[0] == "torch"]
+    assert lines == [line for line in lines if "PyTorch" not in line]
+
+
+@pytest.mark.processes
 def test_a_killed_run_leaves_no_process_and_its_rerun_gives_the_same_bytes(tokenizer: str, tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", ["some text of a document " * 200] * 3000)
     flags = ["--input", source, "--tokenizer", tokenizer, "--seq_length", "512", "--num_shards", "12"]
