@@ -99,6 +99,17 @@ def test_a_saved_model_is_loaded(manifest: Manifest, tmp_path: Path) -> None:
     assert model.get_input_embeddings().num_embeddings == 310
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_model_names_its_loss(manifest: Manifest, tmp_path: Path, kind: str) -> None:
+    """Else transformers says with the first step that it does not know it."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 8}
+    config = json.dumps({"model_type": kind} | sizes)
+    new = build_model(ModelArguments(model_config=config), manifest.info)
+    new.save_pretrained(tmp_path / "model")
+    saved = build_model(ModelArguments(model_name_or_path=str(tmp_path / "model")), manifest.info)
+    assert new.loss_type == saved.loss_type == "ForCausalLM"
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -34,6 +34,7 @@ def build_model(arguments: ModelArguments, info: DatasetInfo) -> PreTrainedModel
         except ValueError as error:
             raise SettingError(f"model_config: {error}") from None
     built: PreTrainedModel = model
+    built.loss_type = built.loss_type or "ForCausalLM"  # what it uses anyway, with a notice, as GPT-2 names none
     return built
 
 
