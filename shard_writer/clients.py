@@ -106,6 +106,8 @@ def reason(error: BaseException) -> str:
 
 def is_refused(error: BaseException) -> bool:
     """Whether the store refused the credentials, which no second attempt changes."""
-    status = _STATUS.search(str(error))
+    status, code = _STATUS.search(str(error)), _CODE.search(str(error))
+    if code is not None and "Token" in code[1]:  # expired or invalid ones, which S3 answers with status 400
+        return True
     named = type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError", "GatedRepoError")
     return named or (status is not None and status[1][:3] in ("401", "403"))

@@ -23,6 +23,7 @@ from shard_writer.clients import EXTRAS, PART_BYTES, Client, Patience, Stat
 from shard_writer.errors import SetError, SettingError, StoreError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_VERIFY = "; `python -m shard_writer verify` names all that is damaged or missing"
 _HUB_KINDS = ("datasets", "spaces")
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN) or AWS_PROFILE, AWS_REGION and AWS_ENDPOINT_URL",
@@ -129,9 +130,7 @@ class Url:
         try:
             self._persist(attempt)
         except FileNotFoundError:
-            raise SetError(
-                f"{self}: no such object; `python -m shard_writer verify` names all that is missing"
-            ) from None
+            raise SetError(f"{self}: no such object{_VERIFY}") from None
 
     def upload(self, path: Path, size: int, xxh3: str) -> None:
         """Put a file in place, unless it is there, and compare size and checksum. Raises StoreError when that does not work."""
@@ -200,8 +199,10 @@ class Url:
                 pause = next(pauses, None)
                 if pause is None:
                     attempts = self.bucket.patience.attempts
-                    kind = SetError if isinstance(error, WrongBytes) else StoreError
-                    raise kind(f"{self}: {why} ({attempts} attempts){way_out or '; try again later'}") from None
+                    kind, advice = (
+                        (SetError, _VERIFY) if isinstance(error, WrongBytes) else (StoreError, "; try again later")
+                    )
+                    raise kind(f"{self}: {why} ({attempts} attempts){way_out or advice}") from None
             _log.warning("%s: %s; again in %.1f s", self, why, pause)
             time.sleep(pause)
 

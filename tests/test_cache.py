@@ -150,8 +150,10 @@ def test_a_part_that_nobody_fetches_any_more_is_taken_over_or_makes_room(
 
 
 def _hold_all(cache: Cache, manifest: Manifest, barrier: "threading.Barrier") -> None:
+    """Hold each shard until all are held, as readers do: whoever waits for the other's fetch must not wait for its end."""
     barrier.wait()
-    use(cache, manifest, *range(len(manifest.shards)))
+    held = [hold(cache, manifest, index) for index in range(len(manifest.shards))]
+    assert len(set(held)) == len(manifest.shards)
 
 
 @pytest.mark.processes

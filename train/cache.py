@@ -120,11 +120,13 @@ class Cache:
                 return held, True
 
     def _fetch(self, url: Url, entry: ShardEntry) -> int | None:
-        """The shard, fetched and held; None when another process did so first."""
+        """The shard, fetched and held; None when another process did so first, or tried."""
         path = self.path(entry)
         part = path.with_suffix(_PART)
         with open(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _lock_alone(file.fileno()):
+                fcntl.flock(file, fcntl.LOCK_SH)  # until it is there, from when on it is held as shared, or given up
+                return None
             if path.exists() or not _is_named(part, file.fileno()):
                 return None
             try:
@@ -205,11 +207,19 @@ def _remove_unused(path: Path) -> bool:
     """Remove a file unless somebody holds a lock on it."""
     try:
         with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_named(path, file.fileno()):
+            if not _lock_alone(file.fileno()) or not _is_named(path, file.fileno()):
                 return False
             path.unlink()
-    except (FileNotFoundError, BlockingIOError):
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _lock_alone(descriptor: int) -> bool:
+    """Lock a file, unless somebody else has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 

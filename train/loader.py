@@ -8,6 +8,7 @@ Every rank gets the same number of batches; an epoch ends on a whole global batc
 would split again.
 """
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -205,12 +206,17 @@ class ShardLoader:
             batch_size=None,
             num_workers=self.world.num_workers,
             collate_fn=_as_is,  # type: ignore[arg-type]
-            multiprocessing_context="forkserver"
-            if isinstance(self.manifest.root, Url)
-            else None,  # clients die in a fork
+            multiprocessing_context=_fork_server() if isinstance(self.manifest.root, Url) else None,
             generator=torch.Generator(),  # its own: the global one, which dropout draws from, must not move
         )
         yield from rebatch(_with_plain_errors(workers), self.world.num_workers, self.batch_size, info.seq_length)
+
+
+def _fork_server() -> Any:
+    """Starts workers from a process in which no client of a store has been at work: such a client does not survive a fork."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["train.dataset"])  # so that torch is imported once, and not by each worker
+    return context
 
 
 def _with_plain_errors(blocks: Iterable[Block]) -> Iterator[Block]:

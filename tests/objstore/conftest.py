@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.objstore.proxy import FaultProxy
-from tests.objstore.server import Server
+from tests.objstore.server import BUCKET, Server
 from tests.tokenizers import byte_tokenizer
-
-BUCKET = "shards"
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A store that is started once, with one bucket: each more would take it seven volumes."""
+    """A store that is started once, with one bucket."""
     with Server(tmp_path_factory.mktemp("objstore")) as running:
         running.make_bucket(BUCKET)
         yield running

@@ -21,7 +21,7 @@ _BLOCK = 65536
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What goes wrong, and how often. Bytes of a response are counted with its headers."""
+    """What goes wrong, and how often. Bytes of a response are counted with its headers, or without."""
 
     match: str = ""  # acts on requests whose first line holds this
     times: int | None = 1  # how many requests meet it; None: all
@@ -29,6 +29,7 @@ class Fault:
     cut_upload_at: int | None = None  # or of the request
     stall: bool = False  # instead of closing it: keep it open and say nothing more
     flip_at: int | None = None  # flip a bit of this byte of the response
+    in_body: bool = False  # bytes of the response are counted from behind its headers
     rate: float | None = None  # bytes a second of the response
     reply: bytes | None = None  # answer this instead
 
@@ -116,6 +117,7 @@ class _Connection:
         self.proxy, self.client, self.server = proxy, client, server
         self.fault: Fault | None = None
         self.up = self.down = 0  # bytes of the request in hand and of its answer
+        self.head = 0  # bytes of the headers of that answer, which come in one piece
         self.answered = True
 
     def pump(self) -> None:
@@ -156,17 +158,22 @@ class _Connection:
         if not data.startswith(b"HTTP/1.1 100 "):  # which is no answer yet
             self.answered = True
         fault = self.fault
-        if fault and fault.flip_at is not None and self.down <= fault.flip_at < self.down + len(data):
-            place = fault.flip_at - self.down
+        if self.down == 0:
+            self.head = data.find(b"\r\n\r\n") + 4
+        if fault and fault.flip_at is not None and 0 <= (place := self._place(fault.flip_at)) < len(data):
             data = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-        if fault and fault.cut_at is not None and self.down + len(data) >= fault.cut_at:
-            self.client.sendall(data[: fault.cut_at - self.down])
+        if fault and fault.cut_at is not None and self._place(fault.cut_at) <= len(data):
+            self.client.sendall(data[: self._place(fault.cut_at)])
             return self._end()
         if fault and fault.rate:
             time.sleep(len(data) / fault.rate)
         self.down += len(data)
         self.client.sendall(data)
         return True
+
+    def _place(self, byte: int) -> int:
+        """Where a byte of the response that the fault names lies in what comes now."""
+        return byte - self.down + (self.head if self.fault and self.fault.in_body else 0)
 
     def _end(self) -> bool:
         """Stall, if the fault says so, until the client gives up; then close."""

@@ -22,6 +22,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 HOST = "127.0.0.1"
 REGION = "us-east-1"
+BUCKET = "shards"  # of all tests: each more would take it seven volumes
 KEY, SECRET = "testkey", "testsecret123"
 _PORTS = ("s3", "s3.grpc", "master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc")
 _SECONDS_TO_START = 60
