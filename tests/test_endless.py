@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from itertools import chain, islice
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.worlds import (
 )
 from train import ShardLoader
 from train.dataset import ShardRows, Span
+from train.shelf import Shelf
 from train.world import World
 
 Marked = Callable[..., Manifest]
@@ -198,3 +200,22 @@ def test_a_stream_is_begun_when_its_first_row_is_due(marked: Marked, position: i
             manifest.path(entry).unlink()
     next(iter(loader))
     assert loader.sample_numbers.tolist() == samples[position : position + 2]
+
+
+@pytest.mark.parametrize("order", ["epoch", "repeat", "resample"])
+@pytest.mark.parametrize("position", [0, 1, 23, 24, 61, 130])
+def test_shards_are_opened_ahead_in_the_order_that_they_are_read_in(marked: Marked, order: str, position: int) -> None:
+    """A round of 24 streams, each in a shard of its own, from any place on."""
+    asked: list[int] = []
+
+    class Noting(Shelf):
+        def opener(self, upcoming: Iterator[int], *rest: Any) -> Any:
+            asked.extend(islice(upcoming, 24))
+            return super().opener(iter(()), *rest)
+
+    loader = ShardLoader(marked(48, 5), batch_size=1, streams=24, order=order)
+    shelf = Noting(**{field.name: getattr(loader.shelf, field.name) for field in fields(loader.shelf)})
+    span = Span(0, position, loader.order.samples)
+    rows = ShardRows(shelf, loader.order, World(), span, 24, np.dtype("<u2"))
+    numbers, _ = next(iter(rows))
+    assert asked == (numbers // 5).tolist()

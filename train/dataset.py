@@ -164,17 +164,19 @@ class ShardRows(IterableDataset[Block]):
         return chain.from_iterable(map(self.order.units.shards_of, units))
 
     def _upcoming_units(self, world: World, epoch: int, first: int) -> Iterator[int]:
-        """Those of one epoch: the first of each stream, then the second of each, without those read already."""
+        """Those of one epoch: of each stream, from the one that is due on, the first, then the second, without those read already."""
         dealt = world.sees(wds.split_by_worker)(world.sees(wds.split_by_node)(self._units(epoch)))
         turns = np.array(list(dealt)).reshape(-1, self.order.streams // world.readers)
-        behind = first // turns.shape[1]  # rows of each stream, or one more
-        ends = np.cumsum(self.order.units.length[turns], axis=0)
-        return iter(turns[ends > behind].tolist())
+        rounds, due = divmod(first, turns.shape[1])
+        behind = rounds + (np.arange(turns.shape[1]) < due)  # rows of each stream
+        is_left = np.cumsum(self.order.units.length[turns], axis=0) > behind
+        return iter(np.roll(turns, -due, axis=1)[np.roll(is_left, -due, axis=1)].tolist())
 
     def _upcoming_draws(self, world: World, first: int) -> Iterator[int]:
-        """Those of streams that resample: the draw that is due of each stream, then the next of each."""
+        """Those of streams that resample: of each, from the stream that is due on, the draw that is, then the next."""
         streams = list(world.sees(wds.split_by_worker)(world.sees(wds.split_by_node)(iter(range(self.order.streams)))))
-        draw = first // len(streams) // self.order.drawn_rows
+        rounds, due = divmod(first, len(streams))
+        draw, streams = rounds // self.order.drawn_rows, streams[due:] + streams[:due]
         for block in count(draw // DRAWS):
             drawn = zip(*(self._drawn_units(stream, block) for stream in streams), strict=True)
             for turn in islice(drawn, max(0, draw - block * DRAWS), None):
