@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks import memory, peers_read, peers_write, read, scaling, write
+from tests.benchmarks import memory, peers_read, peers_write, read, resume, scaling, write
 from tests.benchmarks.measure import circumstances
 
 BENCHMARKS = {
@@ -20,6 +20,7 @@ BENCHMARKS = {
     "peers-write": peers_write,
     "peers-read": peers_read,
     "scaling": scaling,
+    "resume": resume,
 }
 
 
