@@ -24,19 +24,22 @@ def run(argv: Sequence[str]) -> None:
     from transformers import TrainingArguments, set_seed
 
     from train import summary
+    from train.agree import together
     from train.arguments import DataArguments, ModelArguments
     from train.models import build_model, find_tokenizer
     from train.select import select_shards
+    from train.signals import LastCheckpoint
     from train.trainer import ShardTrainer
 
     data, model_arguments, args = recipes.parse(
         [DataArguments, ModelArguments, TrainingArguments], "train", argv, "python -m train", str(__doc__)
     )
-    manifest = select_shards(data.shards)
-    tokenizer = find_tokenizer(manifest, model_arguments.model_name_or_path)
+    manifest = together(lambda: select_shards(data.shards))
+    tokenizer = together(lambda: find_tokenizer(manifest, model_arguments.model_name_or_path))
     set_seed(args.seed)
+    last_checkpoint = LastCheckpoint()
     trainer = ShardTrainer(
-        model=build_model(model_arguments, manifest.info),
+        model=together(lambda: build_model(model_arguments, manifest.info)),
         args=args,
         processing_class=tokenizer,
         shards=manifest,
@@ -46,8 +49,13 @@ def run(argv: Sequence[str]) -> None:
         separate_documents=data.separate_documents,
         max_tokens=data.max_tokens,
         access=data.access,
+        callbacks=[last_checkpoint],
     )
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    if last_checkpoint.has_stopped:
+        place = f"after step {trainer.state.global_step}"
+        say([f"stopped by a signal {place}; --resume_from_checkpoint true goes on from there"])
+        return
     trainer.save_model()
     say(summary.ending(trainer, *summary.tally(trainer.feed)))
     if is_main_process():

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from shard_writer.errors import SettingError
+from train.agree import all_gather
 from train.batches import IGNORED, labels_of, position_ids
-from train.feed import all_gather
 from train.loader import Batch
 from train.shelf import Shelf
 from train.world import World

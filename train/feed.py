@@ -1,5 +1,6 @@
 """What Trainer iterates: a ShardLoader with a clock, the comparison of ranks at the first step (G8) and the tally of reads."""
 
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +9,11 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 from numpy.typing import NDArray
 
 from shard_writer.errors import SetError
+from shard_writer.versions import versions
+from train.agree import all_gather, compare_clocks, odd_one, together
 from train.loader import Batch, ShardLoader
 from train.shelf import Opened
 
@@ -23,8 +25,9 @@ _PART = 1 << 20  # sequences whose counts the ranks exchange at once
 class Feed:
     """Iterates over a loader as it is. `accelerate` leaves it alone because it is no DataLoader."""
 
-    def __init__(self, loader: ShardLoader) -> None:
-        self.loader = loader
+    def __init__(self, loader: ShardLoader, recipe: dict[str, Any] | None = None) -> None:
+        """recipe: settings that must be the same on all ranks, beside those of the order."""
+        self.loader, self._recipe = loader, recipe or {}
         self.batch_size = loader.batch_size
         self.waited = 0.0  # seconds spent in the loader
         self.tally = Tally(loader)
@@ -54,43 +57,51 @@ class Feed:
         batches = iter(self.loader)
         while True:
             start = time.perf_counter()
-            batch = next(batches, None)
+            batch = next(batches, None) if self._compared else self._first(batches)
             self.waited += time.perf_counter() - start
             if batch is None:
                 return
-            if not self._compared:
-                compare_ranks(self.loader)
-                self._compared = True
             self.tally.add(self.loader.epochs_read, self.loader.sample_numbers)
             yield batch
+
+    def _first(self, batches: Iterator[Batch]) -> Batch | None:
+        """The first batch, which every rank must get, and which must be another one on each."""
+        batch = together(lambda: next(batches, None))
+        compare_clocks()
+        compare_ranks(self.loader, self._recipe)
+        self._compared = True
+        return batch
 
 
 @dataclass(frozen=True)
 class Report:
     """What one rank tells the others about its first batch."""
 
-    state: dict[str, Any]
+    state: dict[str, Any]  # what must be the same on all
     rank: int  # as its loader has it
     numbers: list[int]  # sequences that no other rank may read
+    node: str
 
     @classmethod
-    def of(cls, loader: ShardLoader) -> "Report":
+    def of(cls, loader: ShardLoader, recipe: dict[str, Any]) -> "Report":
         """Streams that resample may draw the same, and so may two epochs in one batch: these have no such sequences."""
         alone = loader.order.kind != "resample" and len(loader.epochs_read) == 1
-        return cls(loader.state_dict(), loader.world.rank, loader.sample_numbers.tolist() if alone else [])
+        state = versions() | loader.state_dict() | recipe
+        numbers = loader.sample_numbers.tolist() if alone else []
+        return cls(state, loader.world.rank, numbers, socket.gethostname())
 
 
-def compare_ranks(loader: ShardLoader) -> None:
+def compare_ranks(loader: ShardLoader, recipe: dict[str, Any] | None = None) -> None:
     """Raises SetError, on every rank, when ranks read the same sequence or are not at the same place of the same data (G8)."""
-    reports: list[Report] = all_gather(Report.of(loader))
-    for rank, report in enumerate(reports):
-        first = reports[0].state
-        for key in report.state:
-            if report.state[key] != first.get(key):
-                raise SetError(
-                    f"rank {rank} has {key} {report.state[key]!r}, rank 0 has {first.get(key)!r}; "
-                    "all ranks need the same data, recipe and code"
-                )
+    reports: list[Report] = all_gather(Report.of(loader, recipe or {}))
+    for key in reports[0].state:
+        values = [report.state.get(key) for report in reports]
+        if odd := odd_one(values):
+            rank, other = odd
+            raise SetError(
+                f"rank {rank} has {key} {values[rank]!r}, rank {other} has {values[other]!r}; all ranks need the same data, recipe and "
+                f"code (rank {rank} is on node {reports[rank].node})"
+            )
     _refuse_sharing([report.numbers for report in reports], "read sequence")
     _refuse_sharing([[report.rank] for report in reports], "read as rank")
 
@@ -104,15 +115,6 @@ def _refuse_sharing(by_rank: list[list[int]], what: str) -> None:
                     f"ranks {owner[number]} and {rank} both {what} {number}; something splits or repeats the data below tokentar: "
                     "give ShardLoader each process's own rank, and do not pass it through accelerate"
                 )
-
-
-def all_gather(value: Any) -> list[Any]:
-    """The value of every rank, on every rank."""
-    if not dist.is_available() or not dist.is_initialized():
-        return [value]
-    values = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 class Tally:

@@ -22,6 +22,7 @@ from transformers.trainer_utils import TrainOutput
 from shard_writer.errors import SettingError
 from shard_writer.manifest import Manifest
 from train import checkpoint, evaluate
+from train.agree import together
 from train.feed import NOTHING, Feed
 from train.loader import ShardLoader
 from train.models import check_model, check_same_tokenizer
@@ -30,6 +31,17 @@ from train.select import select_shards
 from train.shelf import Access, Shelf
 from train.world import World
 
+_OF_A_NODE = (
+    "output_dir",
+    "resume_from",
+    "local_rank",
+    "log_",
+    "report_to",
+    "run_name",
+    "disable_tqdm",
+    "hub_",
+    "trackio",
+)
 _log = logging.getLogger("train")
 Shards = str | os.PathLike[str] | Manifest
 
@@ -57,7 +69,7 @@ class ShardTrainer(Trainer):
         access: Access | None = None,
         **kwargs: Any,
     ) -> None:
-        self.manifest = shards if isinstance(shards, Manifest) else select_shards(shards)
+        self.manifest = shards if isinstance(shards, Manifest) else together(lambda: select_shards(shards))
         self.validation = _validation(validation_shards)
         if args is not None and args.ddp_find_unused_parameters is None:
             args.ddp_find_unused_parameters = False  # a causal language model uses all: spare DDP the search
@@ -71,7 +83,7 @@ class ShardTrainer(Trainer):
             network.config.use_cache = False  # with a cache, attention would not stop at documents
         self._separate_documents, self._access = separate_documents, access or Access()
         self._max_tokens = max_tokens
-        self.feed = Feed(self._make_loader(order, streams))
+        self.feed = Feed(self._make_loader(order, streams), recipe_of(self.args))
         self._validation_shelf = None if self.validation is None else self._shelf_of(self.validation)
         self._beginning = self.feed.loader.state_dict()
         self._resumed_step = 0
@@ -235,7 +247,15 @@ class ShardTrainer(Trainer):
 
 
 def _validation(shards: Shards | None) -> Manifest | None:
-    return shards if shards is None or isinstance(shards, Manifest) else select_shards(shards, prefer="validation")
+    if shards is None or isinstance(shards, Manifest):
+        return shards
+    return together(lambda: select_shards(shards, prefer="validation"))
+
+
+def recipe_of(args: TrainingArguments) -> dict[str, Any]:
+    """The settings that all ranks must share: all but those of places and of what is said."""
+    settings: dict[str, Any] = args.to_dict()  # type: ignore[no-untyped-call]
+    return {f"--{key}": value for key, value in settings.items() if not key.startswith(_OF_A_NODE)}
 
 
 @contextmanager
