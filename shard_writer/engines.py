@@ -54,7 +54,7 @@ def local(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterat
         try:
             yield Engine(pool, 2 * workers)
         except BaseException:
-            ours.close()  # what they are at would be done again anyway
+            ours.close()  # what they are at, and all that waits, would be done again anyway
             raise
 
 
@@ -77,9 +77,6 @@ def run(pool: Executor, step: Callable[[Item], Result], items: Iterable[Item], a
             "a worker process died (out of memory, killed, or write_shards called at the top of a script without "
             "`if __name__ == '__main__':`); the same command goes on from what is done"
         ) from None
-    finally:
-        for future in pending:
-            future.cancel()
 
 
 def one_core() -> None:

@@ -92,18 +92,23 @@ def _is_array(start: bytes) -> bool:
 
 def line_blocks(file: IO[bytes], start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """(offset, block) of whole lines, for the lines that start in bytes `start` … `stop - 1`, about BATCH_BYTES each."""
-    if start:
-        file.seek(start - 1)
-        file.readline()  # the line under way at `start` belongs to the range before
-    offset = file.tell()
+    offset = _line_start(file, start)
     while offset < stop:
-        block = file.read(min(documents.BATCH_BYTES, stop - offset))
-        if not block:
+        end = _line_start(file, min(offset + documents.BATCH_BYTES, stop))
+        file.seek(offset)
+        if not (block := file.read(end - offset)):
             return
-        if not block.endswith(b"\n"):
-            block += file.readline()
         yield offset, block
-        offset += len(block)
+        offset = end
+
+
+def _line_start(file: IO[bytes], place: int) -> int:
+    """Where the first line starts that does not start before `place`."""
+    if place == 0:
+        return 0
+    file.seek(place - 1)
+    file.readline()
+    return file.tell()
 
 
 def parse_lines(block: bytes, column: str, bad: Bad, place: Place) -> Batch:

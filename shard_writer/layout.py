@@ -74,19 +74,3 @@ def pieces(run_tokens: NDArray[np.int64], start: int, stop: int) -> Iterator[Pie
         if last > start:
             yield Piece(run, start - begin, last - begin)
         start, run = max(start, last), run + 1
-
-
-def insert_around(
-    ids: NDArray[np.uint32], offsets: NDArray[np.int64], prefix: tuple[int, ...], suffix: tuple[int, ...]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Put `prefix` before and `suffix` behind each document of a flat batch.
-
-    ids: (tokens,) uint32; offsets: (documents + 1,) int64, document i is ids[offsets[i]:offsets[i+1]]. Returns the same
-    pair, longer.
-    """
-    documents, extra = len(offsets) - 1, len(prefix) + len(suffix)
-    edges = np.hstack(
-        [np.repeat(offsets[:-1, None], len(prefix), axis=1), np.repeat(offsets[1:, None], len(suffix), axis=1)]
-    )
-    values = np.tile(np.array(prefix + suffix, dtype=np.uint32), documents)
-    return np.insert(ids, edges.ravel(), values), offsets + extra * np.arange(documents + 1)

@@ -129,6 +129,7 @@ class Output:
     def publish(self, manifest: Manifest, new: Manifest) -> Manifest:
         """Put the shards of `new` in place and let the set be `manifest`. May be killed at any point, then `finish` goes on."""
         files = [name for entry in new.shards for name in entry.files]
+        storage.sync(self.shards / name for name in files)  # at once, as no worker waits for the disk here
         texts = {"manifest": manifest_text(manifest.shards), "dataset": manifest.info.to_json()}
         storage.put(self.plan_file, json.dumps(self._state() | texts | {"files": files}).encode())
         return self.finish()
@@ -142,7 +143,7 @@ class Output:
                 self._clear(set(state["files"]) - waiting)
             for name in sorted(waiting):
                 os.replace(self.shards / name, self.folder / name)
-            storage.sync_folder(self.folder)
+            storage.sync([self.folder])
             put_manifest(self.folder, state["manifest"], state["dataset"])
         self._empty_spool()
         storage.remove(self.spool)

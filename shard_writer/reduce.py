@@ -1,7 +1,8 @@
 """reduce: from the spool to shards. Each step is a function of its argument and of files that nobody changes (G2)."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shard_writer import packing, provenance, seeds, storage
+from shard_writer import flat, packing, provenance, seeds, storage
 from shard_writer.manifest import ShardEntry
 from shard_writer.packing import Tiles
 from shard_writer.provenance import Origins
@@ -71,7 +72,7 @@ class Window:
         starts = ends - documents["length"][taken]
         lengths = np.minimum(ends, stop) - np.maximum(starts, start)
         if self.merge:
-            ids, begin = take_documents(held, documents["length"], taken), int(starts.min(initial=start))
+            ids, begin = flat.take(held, documents["length"], taken), int(starts.min(initial=start))
         else:
             ids, begin = held, 0
         return Stretch(ids[start - begin : stop - begin], lengths, tasks[taken], documents[taken])
@@ -190,17 +191,19 @@ class CountRows:
 def make_shard(folder: Path, shard: NewShard, row_format: RowFormat, build: Callable[[], Built]) -> ShardEntry:
     """Write what `build` gives as a shard and its provenance, unless an earlier run did; returns its line of the manifest.
 
-    The shard's name comes last, so it means that both are whole (G3).
+    The line is left beside them, last of all: where it is and tells the truth they are whole (G3), also after a loss of power.
     """
-    path, docs = folder / f"{shard.name}.tar", provenance.path_of(folder, shard.name)
-    if not path.exists():
-        built = build()
-        if built.origins is not None:
-            storage.put(docs, provenance.to_parquet(built.origins))
-        storage.put(path, shard_slices(built.ids, built.order, shard.first_sequence, row_format))
-    size, digest = storage.file_checksum(path)
-    docs_size, docs_digest = storage.file_checksum(docs) if docs.exists() else (None, None)
-    return ShardEntry(
+    line = folder / f"{shard.name}.json"
+    if (entry := _made(line)) is not None:
+        return entry
+    built = build()
+    docs_size, docs_digest = None, None
+    if built.origins is not None:
+        docs = provenance.path_of(folder, shard.name)
+        docs_size, docs_digest = storage.put(docs, provenance.to_parquet(built.origins), durable=False)
+    slices = shard_slices(built.ids, built.order, shard.first_sequence, row_format)
+    size, digest = storage.put(folder / f"{shard.name}.tar", slices, durable=False)
+    entry = ShardEntry(
         shard=shard.name,
         split=shard.split,
         num_sequences=shard.num_sequences,
@@ -209,17 +212,15 @@ def make_shard(folder: Path, shard: NewShard, row_format: RowFormat, build: Call
         docs_bytes=docs_size,
         docs_xxh3=docs_digest,
     )
+    storage.put(line, json.dumps(asdict(entry)).encode(), durable=False)
+    return entry
 
 
-def take_documents(ids: TokenIds, lengths: NDArray[np.int64], order: NDArray[np.int64]) -> TokenIds:
-    """The documents `order`, one behind the other. ids: (tokens,); lengths: (documents,); order: (chosen documents,).
-
-    pyarrow copies whole documents, so the cost is that of memory.
-    """
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    column = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(lengths), [None, pa.py_buffer(offsets * ids.itemsize), pa.py_buffer(ids)]
-    )
-    taken: Any = np.frombuffer(column.take(pa.array(order)).buffers()[2], ids.dtype)
-    return taken  # type: ignore[no-any-return]
+def _made(line: Path) -> ShardEntry | None:
+    """What an earlier run left beside a shard, if the shard is there as it says."""
+    try:
+        entry = ShardEntry(**json.loads(line.read_bytes()))
+        whole = all(storage.file_checksum(line.parent / name) == seen for name, seen in entry.files.items())
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+    return entry if whole else None

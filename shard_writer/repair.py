@@ -71,7 +71,7 @@ def _put_back(manifest: Manifest, rebuilt: Manifest, damaged: set[str]) -> Itera
             yield f"{name}: written again"
         elif name in damaged:
             yield f"{name}: cannot be repaired: the input, or a library, gives other bytes now; write the set again"
-    storage.sync_folder(manifest.folder)
+    storage.sync([manifest.folder])
 
 
 def _write_again(root: Path, info: DatasetInfo, folder: Path, workers: int | None) -> Manifest:

@@ -9,6 +9,7 @@ import glob
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from shard_writer.errors import InputError, SetError
 LOCK_FILE = "lock"
 ATTEMPT = "TOKENTAR_ATTEMPT"  # names the processes of a cluster, where a lost one may yet write beside its replacement
 _READ_BYTES = 16 << 20
+_SYNC_THREADS = 8
 
 
 def find_files(pattern: str) -> list[str] | None:
@@ -62,18 +64,24 @@ def _walk(folder: str) -> Iterator[str]:
         yield from (os.path.join(root, name) for name in files if not name.startswith("."))
 
 
-def put(path: Path, content: bytes | Iterable[NDArray[Any]], *, durable: bool = True) -> None:
-    """Write a file, or its slices, so that it is whole under `path` or not there: temp name, fsync (when `durable`), rename."""
-    temporary = temporary_of(path)
+def put(path: Path, content: bytes | Iterable[NDArray[Any]], *, durable: bool = True) -> tuple[int, str]:
+    """Write a file, or its slices, so that it is whole under `path` or not there: temp name, fsync (when `durable`), rename.
+
+    Returns its size in bytes and its XXH3-64.
+    """
+    temporary, digest, size = temporary_of(path), xxhash.xxh3_64(), 0
     with naming(path), open(temporary, "wb") as file:
         for piece in [content] if isinstance(content, bytes) else content:
-            file.write(piece if isinstance(piece, bytes) else piece.data)
+            data = piece if isinstance(piece, bytes) else piece.data.cast("B")
+            digest.update(data)
+            size += file.write(data)
         if durable:
             file.flush()
             os.fsync(file.fileno())
     os.replace(temporary, path)
     if durable:
-        sync_folder(path.parent)
+        sync([path.parent])
+    return size, digest.hexdigest()
 
 
 def temporary_of(path: Path) -> Path:
@@ -91,11 +99,18 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(paths: Iterable[Path]) -> None:
+    """Let files, and what is renamed in folders, outlast a loss of power."""
+    with ThreadPoolExecutor(_SYNC_THREADS) as threads:
+        for _ in threads.map(_sync, paths):
+            pass
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

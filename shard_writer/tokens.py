@@ -12,13 +12,14 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_writer import layout, windows
+from shard_writer import flat, windows
 from shard_writer.checked import CheckedEngine, Encoded, Engine
 from shard_writer.errors import SettingError
 from shard_writer.manifest import TokenizerInfo
@@ -133,8 +134,8 @@ class DocumentEncoder:
         if max(map(len, texts), default=0) > windows.PIECE_CHARS:
             return self._encode_long(texts)
         ids, offsets = self._engine.encode(texts)
-        ids, offsets = layout.insert_around(ids, offsets, spec.prefix, spec.suffix)
-        return self._stored(ids), np.diff(offsets)
+        lengths = np.diff(offsets) + len(spec.prefix) + len(spec.suffix)
+        return flat.surround(self._stored(ids), offsets, spec.prefix, spec.suffix), lengths
 
     def _encode_long(self, texts: list[str]) -> tuple[TokenIds, NDArray[np.int64]]:
         """The same for texts of which some are so long that they are tokenized in pieces."""
@@ -163,7 +164,7 @@ def flatten(lists: Sequence[Sequence[int]]) -> Encoded:
     """Lists of ids as one flat array with offsets."""
     offsets = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-    flat = np.fromiter((token for ids in lists for token in ids), np.uint32, count=int(offsets[-1]))
+    flat = np.fromiter(chain.from_iterable(lists), np.uint32, count=int(offsets[-1]))
     return flat, offsets
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shard_writer.layout import Piece, cell_of, default_num_shards, even_split, insert_around, num_cells, pieces
+from shard_writer.layout import Piece, cell_of, default_num_shards, even_split, num_cells, pieces
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,3 @@ def test_cells_are_equal_ranges_of_keys_in_ascending_order() -> None:
 
 def test_number_of_cells_follows_the_input_within_bounds() -> None:
     assert [num_cells(size) for size in (0, 4 << 20, 40 << 20, 1 << 50, None)] == [1, 1, 10, 4096, 4096]
-
-
-def test_prefix_and_suffix_stand_around_every_document_even_an_empty_one() -> None:
-    ids, offsets = insert_around(np.array([7, 8, 9], np.uint32), np.array([0, 2, 2, 3]), (1,), (5, 2))
-    assert ids.tolist() == [1, 7, 8, 5, 2, 1, 5, 2, 1, 9, 5, 2]
-    assert offsets.tolist() == [0, 5, 8, 12]

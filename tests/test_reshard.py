@@ -98,7 +98,7 @@ def test_a_rerun_after_a_crash_anywhere_gives_the_same_bytes(
                 pass
         reshard(tmp_path / "set", tmp_path / f"out{at}", num_shards=2)
         assert contents(tmp_path / f"out{at}") == expected, at
-    assert at == 13  # stopped at plan, 2 shards and their provenance, publishing, 4 moves, manifest and dataset.json
+    assert at == 15  # stopped at plan, 2 × (shard, provenance, line), publishing, 4 moves, manifest and dataset.json
 
 
 def test_a_damaged_source_is_refused_by_name_and_nothing_is_left(source: Manifest, tmp_path: Path) -> None:
