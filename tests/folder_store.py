@@ -30,12 +30,21 @@ class FolderClient:
         yield content
 
 
-class StallingClient(FolderClient):
-    """Hands over half of a file and then says nothing more."""
+class SlowClient(FolderClient):
+    """Hands over half of a file, and the rest when some time has passed."""
+
+    seconds = 0.3
 
     def pieces(self, content: bytes) -> Iterator[bytes]:
         yield content[: len(content) // 2]
-        time.sleep(100)
+        time.sleep(self.seconds)
+        yield content[len(content) // 2 :]
+
+
+class StallingClient(SlowClient):
+    """The same, so late that nobody waits for it."""
+
+    seconds = 100
 
 
 class FolderBucket(Bucket):
@@ -49,6 +58,12 @@ class FolderBucket(Bucket):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.root, self.patience)
+
+
+class SlowBucket(FolderBucket):
+    """The same with a slow store."""
+
+    kind = SlowClient
 
 
 class StallingBucket(FolderBucket):

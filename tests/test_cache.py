@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from shard_writer import Manifest, SetError, SettingError
 from shard_writer.errors import StoreError
 from shard_writer.manifest import ShardEntry
-from tests.folder_store import FolderBucket, StallingBucket, reads, url_of
+from tests.folder_store import FolderBucket, SlowBucket, StallingBucket, reads, url_of
 from tests.marked import write_marked
 from train.cache import Cache, parse_bytes
 
@@ -150,10 +151,8 @@ def test_a_part_that_nobody_fetches_any_more_is_taken_over_or_makes_room(
 
 
 def _hold_all(cache: Cache, manifest: Manifest, barrier: "threading.Barrier") -> None:
-    """Hold each shard until all are held, as readers do: whoever waits for the other's fetch must not wait for its end."""
     barrier.wait()
-    held = [hold(cache, manifest, index) for index in range(len(manifest.shards))]
-    assert len(set(held)) == len(manifest.shards)
+    use(cache, manifest, *range(len(manifest.shards)))
 
 
 @pytest.mark.processes
@@ -168,6 +167,19 @@ def test_two_processes_that_want_the_same_shards_fetch_each_once(tmp_path: Path,
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     assert sorted(reads(manifest.folder)) == [entry.file_name for entry in manifest.shards]
+
+
+def test_who_waits_for_a_fetch_has_the_shard_while_the_other_holds_it(
+    make: Callable[..., Cache], manifest: Manifest
+) -> None:
+    """Else two readers that each wait for what the other has fetched would wait for ever."""
+    with ThreadPoolExecutor(2) as pool:
+        held = [pool.submit(hold, make(), manifest, 0, SlowBucket) for _ in range(2)]
+        done = wait(held, timeout=20).done
+        for future in done:
+            os.close(future.result())
+    assert len(done) == 2
+    assert reads(manifest.folder) == ["train-000000.tar"]
 
 
 @pytest.mark.processes

@@ -260,14 +260,17 @@ def test_evaluation_has_room_beside_what_training_holds(
     manifest: Manifest, stored: Manifest, access: Callable[..., Access], tmp_path: Path
 ) -> None:
     """The least that two streams and evaluation need; where that is too little, they wait for one another."""
-    losses = []
-    for name, shards in (("local", manifest), ("stored", stored)):
+    losses, validation = [], write_marked(tmp_path / "other", 6, 3, vocab_length=300)
+    for name, shards, others in (
+        ("local", manifest, validation),
+        ("stored", stored, open_shards(url_of(validation.folder))),
+    ):
         args = quiet_arguments(
             tmp_path / name, max_steps=6, per_device_train_batch_size=4, eval_strategy="steps", eval_steps=2
         )
         torch.manual_seed(0)
         trainer = RecordingTrainer(
-            model=tiny_model(), args=args, shards=shards, validation_shards=shards, streams=2, access=access(5 * SIZE)
+            model=tiny_model(), args=args, shards=shards, validation_shards=others, streams=2, access=access(5 * SIZE)
         )
         trainer.train()
         losses.append([line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line])
