@@ -1,0 +1,77 @@
+"""Training on two hosts, each with its own address and name: one goes away and comes back, or does not see the shards."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from shard_writer.manifest import write_manifest
+from tests.marked import write_marked
+from tests.torchrun import journal
+from tests.torchrun.hosts import Host, Unavailable, hosts, wait_for
+from tests.torchrun.journal import STEPS_PER_EPOCH, Death
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Host]]:
+    """Two hosts."""
+    try:
+        with hosts(tmp_path) as made:
+            yield made
+    except Unavailable as reason:
+        pytest.skip(f"no hosts to train on, as this machine makes no network namespaces: {reason}")
+
+
+def last_step(output: Path, part: int) -> int:
+    return max(journal.read(output, f"part{part}").sequences, default=0)
+
+
+def test_a_job_goes_on_without_a_node_and_again_with_it(nodes: list[Host], tmp_path: Path) -> None:
+    """2 × 2 ranks until node 2 is gone in step 11, 2 ranks until it is back in step 22, then 2 × 2 to the end."""
+    shards, output = tmp_path / "set", tmp_path / "parts"
+    journal.write_set(shards)
+    for path in (output, tmp_path / "whole"):
+        path.mkdir()
+    deaths = [asdict(Death(step=step, rank=rank, from_outside=True)) for step, rank in [(11, 2), (22, 0)]]
+    job = ("tests.torchrun.part", str(shards), str(output), json.dumps([*deaths, None]))
+    deadline = time.monotonic() + 150
+    first, second = nodes
+    for node in nodes:
+        node.torchrun(*job, ranks=2, nodes="1:2", max_restarts=1)
+    journal.run(shards, tmp_path / "whole", "whole", per_device_train_batch_size=24, save_strategy="no")
+    wait_for(lambda: last_step(output, 0) >= 10, deadline, nodes)
+    second.cut_off()
+    wait_for(lambda: last_step(output, 1) >= 21, deadline, nodes)
+    second.torchrun(*job, ranks=2, nodes="1:2", max_restarts=1)
+    assert [node.ended(deadline) for node in nodes] == [0, 0], first.log.read_text() + second.log.read_text()
+    parts = [f"part{number}" for number in range(3)]
+    assert journal.differences(tmp_path / "whole", output, parts) == []
+    taken = [journal.read(output, part).sequences for part in parts]
+    ranks = [len(list(output.glob(f"{part}-*.jsonl"))) for part in parts]
+    assert ranks == [4, 2, 4]
+    assert [min(steps) for steps in taken] == [1, 9, 21], "from the last whole checkpoints, of 8 and 20"
+    history = taken[0] | taken[1] | taken[2]
+    for epoch in range(3):
+        steps = range(epoch * STEPS_PER_EPOCH + 1, (epoch + 1) * STEPS_PER_EPOCH + 1)
+        numbers = [number for step in steps for number in history[step]]
+        assert len(numbers) == len(set(numbers)) == 264, "of 273, as 9 are left out of each epoch"
+
+
+def test_a_node_that_does_not_see_the_shards_ends_the_job_by_its_name(nodes: list[Host], tmp_path: Path) -> None:
+    manifest = write_marked(tmp_path / "set", 4, 8, vocab_length=300)
+    tokenizer = replace(manifest.info.tokenizer, name=str(tmp_path))
+    write_manifest(replace(manifest, info=replace(manifest.info, tokenizer=tokenizer)))
+    model = '{"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 8}'
+    flags = ["--shards", str(tmp_path / "set"), "--model_config", model, "--output_dir", str(tmp_path / "run")]
+    job = ("train", *flags, "--use_cpu", "true", "--report_to", "none")
+    nodes[0].torchrun(*job, ranks=1, nodes="2")
+    nodes[1].torchrun(*job, ranks=1, nodes="2", hidden=tmp_path / "set")
+    deadline = time.monotonic() + 100
+    assert all(node.ended(deadline) != 0 for node in nodes)
+    for node in nodes:
+        assert f"rank 1 on node node-2: {tmp_path / 'set'}: no dataset.json" in node.log.read_text()
