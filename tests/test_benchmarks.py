@@ -125,7 +125,7 @@ def test_each_setting_of_scaling_has_its_own_name() -> None:
     assert len(names) == len(set(names)) == 3 + 3 + 4 + 2
 
 
-@pytest.mark.parametrize("name", ["write", "read", "memory", "peers-write", "peers-read", "scaling", "resume"])
+@pytest.mark.parametrize("name", ["write", "read", "memory", "peers-write", "peers-read", "scaling", "resume", "step", "storage"])
 def test_each_benchmark_has_the_same_options(name: str) -> None:
     options = vars(parse([name, "--megabytes", "5", "--corpus", "*.txt"]))
     assert {key: options[key] for key in ("megabytes", "corpus", "rounds", "workers")} == {

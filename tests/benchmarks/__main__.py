@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks import memory, peers_read, peers_write, read, resume, scaling, write
+from tests.benchmarks import memory, peers_read, peers_write, read, resume, scaling, step, storage, write
 from tests.benchmarks.measure import circumstances
 
 BENCHMARKS = {
@@ -21,6 +21,8 @@ BENCHMARKS = {
     "peers-read": peers_read,
     "scaling": scaling,
     "resume": resume,
+    "step": step,
+    "storage": storage,
 }
 
 

@@ -1,0 +1,69 @@
+"""What `step` measures: torchrun -m tests.benchmarks.stepping SET TURNS STEPS OUTPUT
+
+Trains a tiny GPT-2 on the CPU with ShardTrainer. By turns, each so many optimizer steps, the batches come from the loader and are
+one batch that stays in memory. Rank 0 writes the seconds of each turn, and those of its CPU, as JSON; the loader comes first.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, TrainingArguments
+
+from train import ShardTrainer
+from train.feed import Feed
+from train.loader import Batch
+
+BATCH_SIZE = 4
+
+
+class Alternating(Feed):
+    """A feed whose batches come in turn from the loader and from memory; `borders` holds when each turn began, by clock and by CPU."""
+
+    steps = 1
+    borders: tuple[tuple[float, float], ...] = ()
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = super().__iter__()
+        constant = {key: value.clone() for key, value in next(batches).items()}
+        for is_ours in cycle((True, False)):
+            self.borders += ((time.perf_counter(), time.process_time()),)
+            for _ in range(self.steps):
+                yield next(batches) if is_ours else constant
+
+
+def main(shards: str, turns: str, steps: str, output: str) -> None:
+    """Train and measure."""
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    args = TrainingArguments(
+        output_dir=output,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        per_device_train_batch_size=BATCH_SIZE,
+        max_steps=int(turns) * int(steps) + 1,
+    )
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=32, n_positions=256, vocab_size=512)
+    trainer = ShardTrainer(model=GPT2LMHeadModel(config), args=args, shards=shards, order="repeat")
+    trainer.remove_callback(PrinterCallback)
+    feed = Alternating(trainer.feed.loader)
+    feed.steps, trainer.feed = int(steps), feed
+    trainer.train()
+    if dist.get_rank() == 0:
+        Path(output, "turns.json").write_text(json.dumps(np.diff(feed.borders, axis=0).tolist()))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:5])
