@@ -164,7 +164,7 @@ def test_the_plan_of_a_small_set_is_that_worked_out_by_hand(tmp_path: Path, say:
 
 
 def test_the_plan_of_a_large_set_needs_no_shard_and_says_what_it_takes(tmp_path: Path, say: Say) -> None:
-    """A reader has 12 of 192 streams: 12 × 4096 rows in two permutations of 8 bytes, 3 blocks of 256 rows, 5 tables of 288."""
+    """A reader has 12 of 192 streams: 12 × 4096 rows in two permutations of 8 bytes, 3 blocks of 256 rows, 7 tables of 288."""
     manifest = of_rows(write_marked(tmp_path / "set", 1, 1), [8192] * 96, 2048)
     write_manifest(manifest)
     flags = {"world_size": 8, "num_workers": 2, "per_device_train_batch_size": 4, "max_tokens": 10**9}
@@ -175,7 +175,7 @@ def test_the_plan_of_a_large_set_needs_no_shard_and_says_what_it_takes(tmp_path:
     assert lines[2] == "global batch 32 = 8 ranks × 4 × 1 accumulated; 24,576 steps an epoch"
     assert lines[3].endswith(": 0 of 786,432 sequences")
     assert "reads 49,152 sequences an epoch from 12 units (shards, or row ranges as large), 12 shards open" in lines[4]
-    held, mapped = 12 * 4096 * 2 * 8 + 3 * 256 * 4096 + 5 * 8 * 288, 12 * 4097 * 10240
+    held, mapped = 12 * 4096 * 2 * 8 + 3 * 256 * 4096 + 7 * 8 * 288, 12 * 4097 * 10240
     assert f"it holds about {held / 1e6:.1f} MB and maps {mapped / 1e6:.1f} MB of files" in lines[4]
     assert lines[5] == "1,000,000,000 tokens: 15,259 steps, 0.62 epochs"
 

@@ -51,16 +51,23 @@ class Units:
         """Row ranges that the shards fall into: as many as shards with rows where none is cut."""
         return len(np.union1d(self.borders, self.firsts)) - 1
 
+    @cached_property
+    def _spans(self) -> Ints:
+        """The first and the last shard that hold rows of each unit: (units, 2) int64."""
+        ends = np.stack([self.borders[:-1], self.borders[1:] - 1], axis=1)
+        spans: Ints = np.searchsorted(self.firsts, ends, "right") - 1
+        return spans
+
     def _shards_of(self, unit: int, rows: Ints) -> Ints:
         """The shard of each of some rows of a unit: shape as rows, int64."""
-        low, high = np.searchsorted(self.firsts, [self.borders[unit], self.borders[unit + 1] - 1], "right")
-        found: Ints = low - 1 + np.searchsorted(self.firsts[low:high], rows, "right")
+        first, last = self._spans[unit]
+        found: Ints = first + np.searchsorted(self.firsts[first + 1 : last + 1], rows, "right")
         return found
 
     def shards_of(self, unit: int) -> range:
         """The shards that hold rows of a unit."""
-        first, last = np.searchsorted(self.firsts, [self.borders[unit], self.borders[unit + 1] - 1], "right") - 1
-        return range(int(first), int(last) + 1)
+        first, last = self._spans[unit].tolist()
+        return range(first, last + 1)
 
     def by_shard(self, unit: int, rows: Ints) -> Ints:
         """Rows of a unit in the same order, but those of each shard together, so that one shard is open at a time."""

@@ -150,7 +150,7 @@ def _needs(manifest: Manifest, order: Order, plan: Plan, world: World) -> Iterat
         buffers = _BLOCKS_UNDER_WAY * block_rows(format_.payload) * format_.payload
     else:
         buffers = plan.batch_size * format_.seq_length * 8
-    tables = 5 * 8 * (len(order.units) + len(manifest.shards))
+    tables = 7 * 8 * (len(order.units) + len(manifest.shards))
     mapped = open_shards * max(entry.bytes for entry in manifest.shards)
     yield (
         f"each of {world.world_size} ranks × {world.workers} workers reads {plan.samples // world.readers:,} sequences an epoch from "
