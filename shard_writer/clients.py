@@ -15,7 +15,7 @@ from shard_writer.errors import SettingError
 
 EXTRAS = {"s3": "s3", "gs": "gs", "az": "az", "hf": "hf", "https": "http", "http": "http"}  # scheme → extra
 PART_BYTES = 16 << 20  # larger files are uploaded in parts of this size
-READ_BYTES = 4 << 20
+READ_BYTES = 1 << 19  # larger pieces cost more processor time: their memory is new each time
 _STATUS, _CODE = re.compile(r"status code: (\d{3}[ \w]*)"), re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"\?\S*")
 

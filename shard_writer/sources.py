@@ -11,7 +11,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from shard_writer import contents, documents, json_lines, storage, tables
+from shard_writer import contents, documents, json_lines, remote, storage, stored, tables
 from shard_writer.documents import Reader
 from shard_writer.errors import InputError
 from shard_writer.text_files import TextFiles
@@ -58,9 +58,10 @@ def plan_files(
     files: dict[str, str] = {}  # path → format
     seen: set[str] = set()  # each file once, however it is spelt and linked to
     identity: list[list[Any]] = []
+    objects: dict[str, list[Any]] = {}  # stamps of those in stores, by URL
     unknown_size = False
     for name in inputs:
-        found = None if input_format == "dataset" or _is_saved_dataset(name) else storage.find_files(name)
+        found = None if input_format == "dataset" or _is_saved_dataset(name) else _find(name, objects)
         if found is None:
             dataset = _load_dataset(name, dataset_config, dataset_split)
             readers += _dataset_readers(name, dataset, text_column)
@@ -70,10 +71,14 @@ def plan_files(
             if os.path.realpath(path) not in seen:
                 seen.add(os.path.realpath(path))
                 files[path] = _format(path, input_format)
-    stamps = tuple(map(_stamp, files))
-    task_bytes = min(_LARGEST_TASK, max(_SMALLEST_TASK, sum(map(os.path.getsize, files)) // _TASKS))
-    for kind, paths in groupby(files, files.__getitem__):
-        readers += _file_readers(kind, list(paths), task_bytes, text_column)
+    stamps = tuple(objects.get(path) or _stamp(path) for path in files)
+    task_bytes = min(_LARGEST_TASK, max(_SMALLEST_TASK, sum(size for _, size, _ in stamps) // _TASKS))
+    for (kind, in_store), group in groupby(files, lambda path: (files[path], path in objects)):
+        paths = list(group)
+        if in_store:
+            readers += stored.readers(kind, [objects[path] for path in paths], task_bytes, text_column)
+        else:
+            readers += file_readers(kind, paths, task_bytes, text_column)
     if not readers:
         raise InputError(f"input {' '.join(inputs)!r} holds no file with anything in it")
     tasks = [Task(index, reader) for index, reader in enumerate(readers)]
@@ -81,8 +86,19 @@ def plan_files(
     return Source(tasks, size, [*identity, *stamps], inputs, stamps)
 
 
+def _find(name: str, objects: dict[str, list[Any]]) -> Iterable[str] | None:
+    """The files that a name stands for; those in stores are noted in `objects`. None when nothing is there under this name."""
+    if not remote.is_url(name):
+        return storage.find_files(name)
+    found = stored.find(name)
+    objects |= found
+    return found
+
+
 def _stamp(path: str) -> list[Any]:
     """What changes when a file does."""
+    if remote.is_url(path):
+        return stored.find(path)[path]
     try:
         found = os.stat(path)
     except OSError as error:
@@ -130,7 +146,8 @@ def _format(path: str, input_format: str) -> str:
     return _KINDS.get(suffix, "text")
 
 
-def _file_readers(kind: str, paths: list[str], task_bytes: int, text_column: str) -> Iterator[Reader]:
+def file_readers(kind: str, paths: list[str], task_bytes: int, text_column: str) -> Iterator[Reader]:
+    """Tasks for files of one format on this machine's disk."""
     if kind == "text":
         yield from _text_readers(paths, task_bytes)
         return

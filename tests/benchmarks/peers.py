@@ -20,6 +20,7 @@ PEERS = {
     "gigatoken": ("gigatoken==0.10.0", "numpy==2.4.6"),
     "webdataset": ("webdataset==1.0.2", _TORCH),
     "datasets": ("datasets==5.2.0", _TORCH),
+    "s3fs": ("s3fs==2026.9.0",),
 }
 _DONE = "installed.txt"  # what was installed; written last
 _MOST_SECONDS = 1200
