@@ -111,7 +111,14 @@ class ShardTrainer(Trainer):
         return Shelf.for_evaluation(validation, self._access, world)
 
     def _check_end(self) -> None:
-        """Raises SettingError when the run has two ends, or none, or may get a batch without labels that the model cannot take."""
+        """Raises SettingError when the run has two ends, or none, or may get a batch without labels that the model cannot take.
+
+        Also when FSDP was asked for and is not done.
+        """
+        if self.args.fsdp and self.args.world_size > 1 and not self.is_fsdp_enabled:
+            raise SettingError(
+                "fsdp: accelerate shards models over GPUs only, so each of these ranks would hold all of it; leave it out"
+            )
         if self._access.bad_shards == "skip" and not self.model_accepts_loss_kwargs:
             raise SettingError(
                 "bad_shards: skip, needed: error, as this model averages the loss of each batch by itself"
