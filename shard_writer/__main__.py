@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 
-from shard_writer import open_shards, recipes, remote, write_shards
+from shard_writer import engines, open_shards, recipes, remote, write_shards
 from shard_writer.arguments import WriteArguments
 from shard_writer.errors import TokentarError
 from shard_writer.manifest import Manifest
@@ -160,6 +160,8 @@ def _load_transformers_without_torch() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["write"]:
+        engines.begin()
     if sys.argv[1:2] in (["write"], ["show"]):
         _load_transformers_without_torch()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as on Ctrl-C

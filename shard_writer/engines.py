@@ -9,12 +9,13 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from shard_writer.errors import TokentarError
 
+_PRELOADED = ("shard_writer.steps", "shard_writer.reduce", "fastokens", "tokenizers")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -41,6 +42,12 @@ class Engine:
         return run(self.pool, step, items, self.ahead)
 
 
+def begin() -> None:
+    """Start the process that workers are forked from: it imports what they need while this one goes on with something else."""
+    get_context("forkserver").set_forkserver_preload(list(_PRELOADED))
+    forkserver.ensure_running()
+
+
 @contextmanager
 def local(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterator[Engine]:
     """An engine of `workers` processes, each of which runs prepare(argument) first. They end at once when the body fails."""
@@ -48,9 +55,11 @@ def local(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterat
         prepare(argument)
         yield Engine(SerialExecutor(), 1)
         return
-    context = get_context("spawn")
+    begin()
+    context = get_context("forkserver")
     theirs, ours = context.Pipe(duplex=False)
-    with ours, theirs, ProcessPoolExecutor(workers, context, _start_worker, (theirs, prepare, argument)) as pool:
+    first = (theirs, dict(os.environ), prepare, argument)
+    with ours, theirs, ProcessPoolExecutor(workers, context, _start_worker, first) as pool:
         try:
             yield Engine(pool, 2 * workers)
         except BaseException:
@@ -85,8 +94,12 @@ def one_core() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def _start_worker(lifeline: Connection, prepare: Callable[[Any], None], argument: Any) -> None:
-    """One core a worker, no traceback on Ctrl-C, and no life without the main process."""
+def _start_worker(
+    lifeline: Connection, environment: dict[str, str], prepare: Callable[[Any], None], argument: Any
+) -> None:
+    """The main process's environment of now, one core a worker, no traceback on Ctrl-C, and no life without the main process."""
+    os.environ.clear()
+    os.environ.update(environment)
     one_core()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()

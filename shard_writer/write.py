@@ -59,6 +59,8 @@ def write_shards(
     names = _names(input)
     name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
     arguments = WriteArguments(input=names or [], tokenizer=name, output=str(output), **settings)
+    if arguments.engine == "local" and arguments.num_workers:
+        engines.begin()
     spec = _describe(tokenizer, arguments)
     source = sources.plan_rows(input, text_column=arguments.text_column) if names is None else _plan(arguments)
     plan = _identity(arguments, spec, source)

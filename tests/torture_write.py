@@ -122,7 +122,9 @@ def workers_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
     """The worker processes of a writer."""
     try:
         children = psutil.Process(run.pid).children()
-        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        return [
+            worker for child in children if "forkserver" in " ".join(child.cmdline()) for worker in child.children()
+        ]
     except psutil.NoSuchProcess:
         return []
 
