@@ -27,7 +27,7 @@ from train.world import World
 RANKS, WORKERS, SHARDS, SEQ_LENGTH = 512, 4, 100_000, 8192
 ROWS = np.tile([1220, 1221], SHARDS // 2)  # 122,050,000 sequences: 1T tokens
 BATCH, GLOBAL_BATCH = 3, 3 * RANKS
-SOME_RANKS = [0, 1, 255, 383, 511]
+SOME_RANKS = [0, 255, 511]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MarkedRows:
     first_sequence: int
 
     def __getitem__(self, row: int) -> Any:
-        return np.full(SEQ_LENGTH, self.first_sequence + row)
+        return np.broadcast_to(np.uint32(self.first_sequence + row), SEQ_LENGTH)
 
     @property
     def rows(self) -> "MarkedRows":
@@ -150,7 +150,7 @@ def test_a_rank_begins_anywhere_with_the_rows_of_the_order(manifest: Manifest, r
         assert len(asked) <= 6 + WORKERS, "no more shards than rows, wherever it begins"
 
 
-@pytest.mark.parametrize("first", [0, 7_777, 19_863])
+@pytest.mark.parametrize("first", [7_777, 19_863])
 def test_a_round_of_all_ranks_is_one_row_of_every_stream(manifest: Manifest, first: int) -> None:
     """Round 19,863 is the last whole one."""
     order = loader_of(manifest, 0).order
