@@ -12,6 +12,7 @@ from tests.benchmarks.corpus import END_OF_TEXT, read_texts, shuffled_lines, spl
 from tests.benchmarks.measure import interleaved, median_ratio, python, run, spread, table, verdict
 from tests.benchmarks.peers_write import OURS, Writer, figures
 from tests.benchmarks.scaling import settings
+from tests.benchmarks.step import by_source
 from tests.benchmarks.write import Job, work_rates
 
 
@@ -120,12 +121,21 @@ def test_peers_are_pinned_and_bring_no_other_torch() -> None:
     assert peers.label("datatrove") == "datatrove 0.10.1"
 
 
+def test_every_other_pair_of_turns_is_the_other_way_round() -> None:
+    turns = [(float(number), 0.0, 0.0) for number in range(1, 7)]
+    ours, constant = by_source(turns)
+    assert [first for first, *_ in ours] == [1, 4, 5]
+    assert [first for first, *_ in constant] == [2, 3, 6]
+
+
 def test_each_setting_of_scaling_has_its_own_name() -> None:
     names = [setting.name for setting in settings()]
     assert len(names) == len(set(names)) == 3 + 3 + 4 + 2
 
 
-@pytest.mark.parametrize("name", ["write", "read", "memory", "peers-write", "peers-read", "scaling", "resume", "step", "storage"])
+@pytest.mark.parametrize(
+    "name", ["write", "read", "memory", "peers-write", "peers-read", "scaling", "resume", "step", "storage"]
+)
 def test_each_benchmark_has_the_same_options(name: str) -> None:
     options = vars(parse([name, "--megabytes", "5", "--corpus", "*.txt"]))
     assert {key: options[key] for key in ("megabytes", "corpus", "rounds", "workers")} == {

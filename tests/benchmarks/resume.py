@@ -38,7 +38,7 @@ from tests.benchmarks.corpus import train_tokenizer, write_corpus
 from tests.benchmarks.measure import interleaved, median_ratio, python, run, spread, table, verdict
 from tests.benchmarks.write import our_command
 
-DEFAULT_MEGABYTES = 100
+DEFAULT_MEGABYTES = 400
 PACKAGES = ("accelerate", "datasets", "transformers", "torch", "numpy")
 _ROWS = 8_192
 _FORMAT = RowFormat(8, np.dtype("<u2"))

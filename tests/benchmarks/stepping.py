@@ -1,7 +1,8 @@
 """What `step` measures: torchrun -m tests.benchmarks.stepping SET TURNS STEPS OUTPUT
 
 Trains a tiny GPT-2 on the CPU with ShardTrainer. By turns, each so many optimizer steps, the batches come from the loader and are
-one batch that stays in memory. Rank 0 writes the seconds of each turn, and those of its CPU, as JSON; the loader comes first.
+one batch that stays in memory: loader, memory, memory, loader, and so on. Rank 0 writes of each turn the seconds, those of its CPU
+and those of CPU in the loader, as JSON.
 """
 
 import json
@@ -24,18 +25,26 @@ BATCH_SIZE = 4
 
 
 class Alternating(Feed):
-    """A feed whose batches come in turn from the loader and from memory; `borders` holds when each turn began, by clock and by CPU."""
+    """A feed whose batches come in turn from the loader and from memory; `borders` holds when each turn began: by the clock, by CPU, and
+    by the CPU that was spent in the loader."""
 
     steps = 1
-    borders: tuple[tuple[float, float], ...] = ()
+    borders: tuple[tuple[float, float, float], ...] = ()
+    inside = 0.0  # seconds of CPU in the loader
 
     def __iter__(self) -> Iterator[Batch]:
         batches = super().__iter__()
         constant = {key: value.clone() for key, value in next(batches).items()}
-        for is_ours in cycle((True, False)):
-            self.borders += ((time.perf_counter(), time.process_time()),)
+        for is_ours in cycle((True, False, False, True)):
+            self.borders += ((time.perf_counter(), time.process_time(), self.inside),)
             for _ in range(self.steps):
-                yield next(batches) if is_ours else constant
+                yield self._timed(batches) if is_ours else constant
+
+    def _timed(self, batches: Iterator[Batch]) -> Batch:
+        start = time.thread_time()
+        batch = next(batches)
+        self.inside += time.thread_time() - start
+        return batch
 
 
 def main(shards: str, turns: str, steps: str, output: str) -> None:
