@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def proxy(server: Server) -> Iterator[FaultProxy]:
 @pytest.fixture
 def there(server: Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The URL of an empty folder, which clients of this process and its children reach through the proxy."""
+    forkserver._forkserver._stop()  # the one of an earlier test would give its workers the environment of that test
     for name, value in server.environment(proxy.url).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
