@@ -22,7 +22,7 @@ class Held(NamedTuple):
 
     mapped: int  # shards
     descriptors: int
-    children: int  # also those that have ended and are not waited for
+    children: int  # started since, also those that have ended and are not waited for
 
 
 @pytest.fixture(scope="module")
@@ -34,29 +34,34 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return write_shards(input=texts, tokenizer=byte_tokenizer(), output=folder, **settings)
 
 
-def held(manifest: Manifest) -> tuple[Held, int]:
-    """What is held, and RSS in bytes."""
+def children() -> set[int]:
+    """Processes below this one."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def held(manifest: Manifest, others: set[int]) -> tuple[Held, int]:
+    """What is held, and RSS in bytes. others: children that earlier tests have left."""
     gc.collect()
     here = psutil.Process()
     mapped = {
         line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(manifest.root) in line
     }
-    return Held(len(mapped), here.num_fds(), len(here.children(recursive=True))), here.memory_info().rss
+    return Held(len(mapped), here.num_fds(), len(children() - others)), here.memory_info().rss
 
 
 @pytest.mark.parametrize(("workers", "epochs"), [(0, 50), (2, 20)])
 def test_memory_and_open_files_after_many_epochs_are_as_after_5(manifest: Manifest, workers: int, epochs: int) -> None:
     loader = ShardLoader(manifest, batch_size=BATCH, streams=STREAMS, num_workers=workers)
-    within, behind = {}, {}
+    within, behind, others = {}, {}, children()
     for epoch in range(1, epochs + 1):
         loader.set_epoch(epoch)
         batches = iter(loader)
         assert len(list(islice(batches, 64))) == 64, "of 128"
         if epoch in (EARLY, epochs):
-            within[epoch] = held(manifest)
+            within[epoch] = held(manifest, others)
         del batches
         if epoch in (EARLY, epochs):
-            behind[epoch] = held(manifest)
+            behind[epoch] = held(manifest, others)
     expected = Held(0 if workers else STREAMS, within[EARLY][0].descriptors, workers)
     assert within[EARLY][0] == within[epochs][0] == expected
     assert behind[EARLY][0] == behind[epochs][0]
