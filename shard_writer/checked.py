@@ -1,4 +1,4 @@
-"""How a fast engine is held to the ids of a slow one, which costs a few hundredths of the fast one's time (G9).
+"""How a fast engine is held to the ids of a slow one, at a fraction of the fast one's time, less as fewer characters are new (G9).
 
 Compared are the first texts of each batch, which the shuffle has put in random order, and the surroundings of each
 character the first time that it comes: engines differ most in what they know of Unicode. A difference that needs a rare

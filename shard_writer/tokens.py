@@ -164,8 +164,7 @@ def flatten(lists: Sequence[Sequence[int]]) -> Encoded:
     """Lists of ids as one flat array with offsets."""
     offsets = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-    flat = np.fromiter(chain.from_iterable(lists), np.uint32, count=int(offsets[-1]))
-    return flat, offsets
+    return np.fromiter(chain.from_iterable(lists), np.uint32, count=int(offsets[-1])), offsets
 
 
 def plain_ids(tokenizer: Any, text: str) -> list[int]:

@@ -291,7 +291,7 @@ def _reduce(engine: Engine, step: ReduceStep, shards: int, tasks: Iterator[Shard
             names.append(task.name)
             yield task
 
-    if present := len(list(step.folder.glob("*.tar"))):
+    if present := len(list(step.folder.glob("*.json"))):
         _log.info("write shards: goes on with %d shards that an earlier run made", present)
     with tqdm(desc="write shards", total=shards, unit="shard", disable=None) as bar:
         for entry in engine.run(step, named()):
