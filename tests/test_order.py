@@ -188,10 +188,13 @@ def test_a_stream_does_not_keep_its_units() -> None:
     assert len({frozenset(units) for units in mine}) == 8
 
 
-@pytest.mark.parametrize(("streams", "readers"), [(6, 4), (0, 1), (-2, 1)])
-def test_streams_that_cannot_be_dealt_are_refused(streams: int, readers: int) -> None:
-    with pytest.raises(SettingError, match=f"streams: {streams} cannot be dealt to {readers} ranks × workers"):
-        orders.check_streams(streams, readers)
+@pytest.mark.parametrize(
+    ("streams", "message"),
+    [(6, "6 cannot be dealt to 4 ranks × workers"), (0, "0, needed: at least 1"), (-4, "-4, needed: at least 1")],
+)
+def test_streams_that_cannot_be_dealt_are_refused(streams: int, message: str) -> None:
+    with pytest.raises(SettingError, match=f"streams: {message}"):
+        orders.check_streams(streams, 4)
 
 
 def test_the_refusal_of_streams_names_the_readers_that_work() -> None:

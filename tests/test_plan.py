@@ -213,7 +213,7 @@ def test_the_plan_of_an_order_without_end(tmp_path: Path, say: Say, order: str, 
         ),
         ({"world_size": 4, "per_device_train_batch_size": 11}, "less than one global batch of 44"),
         ({"gradient_accumulation_steps": 6}, "less than one global batch of 48"),
-        ({"gradient_accumulation_steps": 0}, "global_batch_size: 0, needed: a multiple of"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps: 0, needed: at least 1"),
         ({"per_device_train_batch_size": 0}, "batch_size: 0, needed: at least 1"),
         (
             {"streams": 12, "world_size": 8},

@@ -166,6 +166,19 @@ CONFIG = '{"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "n_pos
         (["--shards", "SET", "--model_config", CONFIG, "--streams", "500"], "41 sequences for 500 streams"),
         (["--shards", "SET", "--model_config", CONFIG, "--per_device_train_batch_size", "64"], "global batch of 64"),
         (["--shards", "SET", "--model_config", '{"model_type": "gpt2", "n_embd": 15}'], "model_config: "),
+        (["--shards", "SET", "--model_config", '{"model_type": "gpt2", "n_embd": "x"}'], "model_config: .*'n_embd'"),
+        (["--shards", "SET", "--model_config", CONFIG, "--attn_implementation", "flash_attention_2"], "FlashAttention2"),
+        (["--shards", "SET/dataset.json", "--model_config", CONFIG], r"SET/dataset\.json: no dataset\.json"),
+        (["--shards", "SET", "--model_config", CONFIG, "--output_dir", "SET/dataset.json"], "error: SET/dataset.json: File"),
+        (["--shards", "SET", "--model_config", CONFIG, "--logging_steps", "0"], "requires non-zero --logging_steps"),
+        (["--shards", "SET", "--model_config", CONFIG, "--report_to", "wandb"], "requires wandb to be installed"),
+        (["--shards", "SET", "--model_config", CONFIG, "--fsdp", "full_shard"], "fsdp only works in distributed training"),
+        (["--shards", "SET", "--model_config", CONFIG, "--gradient_accumulation_steps", "0"],
+         "gradient_accumulation_steps: 0, needed: at least 1"),
+        (["--shards", "SET", "--model_config", CONFIG, "--max_steps", "0"], "max_steps: 0, needed: 1 or more, or -1"),
+        (["--shards", "SET", "--model_config", CONFIG, "--num_train_epochs", "-1"], r"num_train_epochs: -1\.0, needed: 0"),
+        (["--shards", "SET", "--model_config", CONFIG, "--auto_find_batch_size", "true"], "auto_find_batch_size: True, need"),
+        (["--shards", "SET", "--model_config", CONFIG, "--per_device_eval_batch_size", "0"], "eval_batch_size: 0, needed"),
         (["--config", "SET/none.yaml"], "config: .*none.yaml: No such file or directory"),
         (["--model_config", CONFIG], "shards"),
     ],
@@ -174,7 +187,7 @@ def test_what_is_wrong_is_told_in_one_line(
     manifest: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     here = [flag.replace("SET", str(manifest.root)) for flag in flags]
-    assert main([*here, "--output_dir", str(tmp_path / "run"), "--use_cpu", "true", "--report_to", "none"]) == 1
+    assert main(["--output_dir", str(tmp_path / "run"), "--use_cpu", "true", "--report_to", "none", *here]) == 1
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 1
     assert errors[0].startswith("error: ")

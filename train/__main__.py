@@ -17,6 +17,7 @@ from shard_writer.manifest import open_shards
 from train.world import World, is_main_process
 
 LOSS_CURVE = "loss.png"
+GOES_ON = "--resume_from_checkpoint true goes on from the last checkpoint"
 
 
 def run(argv: Sequence[str]) -> None:
@@ -54,7 +55,7 @@ def run(argv: Sequence[str]) -> None:
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if last_checkpoint.has_stopped:
         place = f"after step {trainer.state.global_step}"
-        say([f"stopped by a signal {place}; --resume_from_checkpoint true goes on from there"])
+        say([f"stopped by a signal {place}; {GOES_ON}"])
         return
     trainer.save_model()
     say(summary.ending(trainer, *summary.tally(trainer.feed)))
@@ -97,6 +98,14 @@ def main(argv: Sequence[str]) -> int:
         world = World.detect()
         print(f"error: {f'rank {world.rank}: ' if world.rank else ''}{error}", file=sys.stderr, flush=True)
         return 1
+    except OSError as error:
+        if error.filename is None:  # of a library, which says no more than its traceback
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print(f"interrupted; {GOES_ON}", file=sys.stderr, flush=True)
+        return 130
     return 0
 
 

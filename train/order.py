@@ -204,8 +204,10 @@ def default_streams(rows: int, readers: int) -> int:
 
 
 def check_streams(streams: int, readers: int) -> None:
-    """Raises SettingError when `readers` = ranks × workers does not divide the number of streams."""
-    if streams < 1 or streams % readers:
+    """Raises SettingError when there is no stream, or `readers` = ranks × workers does not divide their number."""
+    if streams < 1:
+        raise SettingError(f"streams: {streams}, needed: at least 1")
+    if streams % readers:
         works = [n for n in range(1, streams + 1) if streams % n == 0]
         raise SettingError(
             f"streams: {streams} cannot be dealt to {readers} ranks × workers; ranks × workers that work: {works}"

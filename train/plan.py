@@ -92,6 +92,13 @@ class Plan:
         return self.rows - (self.samples if self.endless else self.usable(self.samples))
 
 
+def global_batch_size(world_size: int, batch_size: int, accumulation_steps: int) -> int:
+    """Sequences that an optimizer step trains on. Raises SettingError when it accumulates no batch."""
+    if accumulation_steps < 1:
+        raise SettingError(f"gradient_accumulation_steps: {accumulation_steps}, needed: at least 1")
+    return world_size * batch_size * accumulation_steps
+
+
 def steps_for(max_tokens: int, global_batch_size: int, seq_length: int, done: int = 0) -> int:
     """The fewest optimizer steps that train on at least so many tokens, `done` of which are behind."""
     if max_tokens < 1:
@@ -187,7 +194,7 @@ def _plan_lines(arguments: argparse.Namespace) -> Iterator[str]:
         manifest.num_sequences, seed=0, readers=world.readers, streams=arguments.streams, kind=arguments.order
     )
     batch_size = arguments.per_device_train_batch_size
-    accumulated = world.world_size * batch_size * arguments.gradient_accumulation_steps
+    accumulated = global_batch_size(world.world_size, batch_size, arguments.gradient_accumulation_steps)
     plan = Plan.of(order, world, batch_size, accumulated)
     yield from describe(manifest, order, plan, world)
     if arguments.max_tokens is not None:

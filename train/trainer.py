@@ -26,8 +26,9 @@ from train.agree import together
 from train.feed import NOTHING, Feed
 from train.loader import ShardLoader
 from train.models import check_model, check_same_tokenizer
-from train.plan import describe, steps_for
+from train.plan import describe, global_batch_size, steps_for
 from train.select import select_shards
+from train.settings import check_settings
 from train.shelf import Access, Shelf
 from train.world import World
 
@@ -73,7 +74,12 @@ class ShardTrainer(Trainer):
         self.validation = _validation(validation_shards)
         if args is not None and args.ddp_find_unused_parameters is None:
             args.ddp_find_unused_parameters = False  # a causal language model uses all: spare DDP the search
-        super().__init__(model, args, eval_dataset=self.validation, **kwargs)
+        try:
+            super().__init__(model, args, eval_dataset=self.validation, **kwargs)
+        except (ValueError, ImportError, RuntimeError) as error:  # settings that Trainer refuses
+            if isinstance(error, RuntimeError) and "install" not in str(error):
+                raise
+            raise SettingError(" ".join(str(error).split())) from error
         network: Any = self.model
         check_model(self.manifest, network)
         if self.validation is not None:
@@ -91,17 +97,23 @@ class ShardTrainer(Trainer):
         self._check_end()
 
     def _make_loader(self, order: str, streams: int | None) -> ShardLoader:
-        args = self.args
+        args, size = self.args, self._train_batch_size
+        of_a_step = global_batch_size(args.world_size, size, args.gradient_accumulation_steps)
+        if of_a_step != self.get_total_train_batch_size(args):
+            raise SettingError(
+                "parallelism_config: ranks that share a batch (tensor, context or sequence parallelism), needed: data parallelism "
+                "alone, as each rank reads sequences of its own"
+            )
         return ShardLoader(
             self.manifest,
-            batch_size=self._train_batch_size,
+            batch_size=size,
             seed=args.data_seed or 0,
             order=order,
             rank=args.process_index,
             world_size=args.world_size,
             num_workers=args.dataloader_num_workers,
             streams=streams,
-            global_batch_size=self.get_total_train_batch_size(args),
+            global_batch_size=of_a_step,
             separate_documents=self._separate_documents,
             access=self._access,
         )
@@ -123,6 +135,7 @@ class ShardTrainer(Trainer):
             raise SettingError(
                 "bad_shards: skip, needed: error, as this model averages the loss of each batch by itself"
             )
+        check_settings(self.args)
         if self._max_tokens is not None and self.args.max_steps > 0:
             raise SettingError(f"max_tokens: {self._max_tokens} and max_steps: {self.args.max_steps}; give one of them")
         if self.feed.loader.endless and self._max_tokens is None and self.args.max_steps <= 0:
