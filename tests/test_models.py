@@ -2,10 +2,13 @@
 
 import json
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from shard_writer import Manifest
 from shard_writer.errors import SetError, SettingError
@@ -80,6 +83,31 @@ def test_a_tokenizer_with_another_eos_still_fits(manifest: Manifest, tmp_path: P
 
 def test_a_set_whose_tokenizer_is_not_at_hand_can_be_trained_on(manifest: Manifest, t0: Any, tmp_path: Path) -> None:
     assert find_tokenizer(written_by(manifest, t0, str(tmp_path / "gone")), None) is None
+
+
+def test_a_hub_is_asked_once_whether_it_has_the_tokenizer_of_the_set(
+    manifest: Manifest, t0: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not a file at a time, again and again: a bare word in dataset.json may be a folder of another machine."""
+    asked: list[str] = []
+
+    class NotFound(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.extend([self.path] if "no-such-tokenizer" in self.path else [])
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), NotFound) as hub, caplog.at_level("INFO", "train"):
+        Thread(target=hub.serve_forever, daemon=True).start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+        assert find_tokenizer(written_by(manifest, t0, "no-such-tokenizer"), None) is None
+        hub.shutdown()
+    assert asked == ["/api/models/no-such-tokenizer"]
+    assert "tokenizer 'no-such-tokenizer', which wrote the set, is neither here nor on the hub" in caplog.text
 
 
 def test_a_new_model_gets_the_vocabulary_of_the_data(manifest: Manifest, tmp_path: Path) -> None:

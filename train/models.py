@@ -1,12 +1,14 @@
 """The model to train, and whether it fits the data (G9)."""
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from shard_writer.errors import SetError, SettingError
@@ -14,6 +16,10 @@ from shard_writer.manifest import DatasetInfo, Manifest
 from shard_writer.show import check_tokenizer
 from shard_writer.tokens import load_tokenizer
 from train.arguments import ModelArguments
+from train.world import is_main_process
+
+_HUB_SECONDS = 5.0  # it has to answer whether it knows a name
+_log = logging.getLogger("train")
 
 
 def build_model(arguments: ModelArguments, info: DatasetInfo) -> PreTrainedModel:
@@ -22,7 +28,7 @@ def build_model(arguments: ModelArguments, info: DatasetInfo) -> PreTrainedModel
     if arguments.model_name_or_path is not None:
         try:
             model = AutoModelForCausalLM.from_pretrained(arguments.model_name_or_path, **options)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ImportError) as error:
             reason = str(error).splitlines()[0]
             raise SettingError(
                 f"model_name_or_path: {arguments.model_name_or_path!r} cannot be loaded: {reason}"
@@ -31,8 +37,8 @@ def build_model(arguments: ModelArguments, info: DatasetInfo) -> PreTrainedModel
         config = _new_config(str(arguments.model_config), info)
         try:
             model = AutoModelForCausalLM.from_config(config, **options)  # type: ignore[no-untyped-call]
-        except ValueError as error:
-            raise SettingError(f"model_config: {error}") from None
+        except (ValueError, ImportError) as error:
+            raise SettingError(f"model_config: {' '.join(str(error).split())}") from None
     built: PreTrainedModel = model
     built.loss_type = built.loss_type or "ForCausalLM"  # what it uses anyway, with a notice, as GPT-2 names none
     return built
@@ -51,8 +57,8 @@ def _new_config(text: str, info: DatasetInfo) -> Any:
         )
     try:
         config = AutoConfig.for_model(kind, **values)
-    except (TypeError, ValueError) as error:
-        raise SettingError(f"model_config: {error}") from None
+    except (TypeError, ValueError, StrictDataclassError) as error:
+        raise SettingError(f"model_config: {' '.join(str(error).split())}") from None
     unknown = sorted(set(values) - set(vars(type(config)())) - set(config.attribute_map) - {"vocab_size"})
     if unknown:
         raise SettingError(
@@ -110,9 +116,42 @@ def find_tokenizer(manifest: Manifest, model_name: str | None) -> PreTrainedToke
     for name in (model_name, manifest.info.tokenizer.name):
         if name and (not os.path.isdir(name) or os.path.isfile(os.path.join(name, "tokenizer_config.json"))):
             try:
-                tokenizer: PreTrainedTokenizerBase = load_tokenizer(name)
+                tokenizer: PreTrainedTokenizerBase = load_tokenizer(name) if name == model_name else _load_at_hand(name)
             except SettingError:
                 continue  # the model comes without one, or the one that wrote the set is not on this machine
             check_tokenizer(manifest, tokenizer, name)
             return tokenizer
+    if is_main_process():
+        _log.info(
+            "tokenizer %r, which wrote the set, is neither here nor on the hub: none is saved beside the model; the ids are what they are",
+            manifest.info.tokenizer.name,
+        )
     return None
+
+
+def _load_at_hand(name: str) -> Any:
+    """A tokenizer on this machine or on the hub. Raises SettingError at once where the hub has none or does not answer.
+
+    `transformers` alone asks a hub out of reach again and again, for most of a minute.
+    """
+    if os.path.exists(name) or _is_on_hub(name):
+        return load_tokenizer(name)
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=True)  # of its cache
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingError(
+            f"tokenizer {name!r}: not on this machine, and the hub has none or does not answer"
+        ) from error
+
+
+def _is_on_hub(name: str) -> bool:
+    """Whether the hub says that it has a repository of this name."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    of_its_library: Any = HfHubHTTPError.__bases__[0]  # whichever that is
+    try:
+        HfApi().model_info(name, timeout=_HUB_SECONDS)
+    except (of_its_library, OSError, ValueError):
+        return False
+    return True
