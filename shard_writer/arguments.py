@@ -8,6 +8,7 @@ from shard_writer.errors import SettingError
 from shard_writer.packing import POLICIES
 
 ENGINES = ("local", "ray")
+_LONGEST_NAME = 50  # characters: with number and suffix a file name of at most 255 bytes
 
 
 def doc(text: str, default: Any = ..., **kwargs: Any) -> Any:
@@ -70,6 +71,7 @@ class WriteArguments:
     overwrite: bool = doc("Replace the set, or the unfinished work, that the output holds.", False)
 
     def __post_init__(self) -> None:
+        _require(self.output != "", "output", self.output, "a folder or URL")
         _require(self.seq_length >= 1, "seq_length", self.seq_length, "at least 1")
         _require(self.num_shards is None or self.num_shards >= 1, "num_shards", self.num_shards, "at least 1")
         _require(self.workers is None or self.workers >= 0, "workers", self.workers, "0 or more")
@@ -80,7 +82,10 @@ class WriteArguments:
             0 <= self.validation_fraction < 1, "validation_fraction", self.validation_fraction, "at least 0 and below 1"
         )
         _require(
-            self.name.replace("-", "").replace("_", "").isalnum(), "name", self.name, "letters, digits, - and _ only"
+            self.name.replace("-", "").replace("_", "").isalnum() and len(self.name) <= _LONGEST_NAME,
+            "name",
+            self.name,
+            f"letters, digits, - and _ only, {_LONGEST_NAME} at most",
         )
         _require(
             self.name != "validation" or not self.validation_fraction, "name", self.name, "another than the split's"

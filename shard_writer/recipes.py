@@ -6,6 +6,7 @@ A recipe becomes the flags it stands for, put before those that were typed, so o
 
 import difflib
 import json
+import os
 from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from shard_writer.errors import SettingError
+from shard_writer.errors import SettingError, TokentarError
 
 SECTIONS = ("write", "train")
 
@@ -51,12 +52,23 @@ def parse(types: Sequence[type], section: str, argv: Sequence[str], prog: str, d
     for word in typed:
         if word.startswith("--") and word.removeprefix("--").split("=")[0] not in known:
             raise _unknown(word.split("=")[0], known, "flag")
-    *parsed, unknown = parser.parse_args_into_dataclasses(
-        recipe + typed, look_for_args_file=False, return_remaining_strings=True
-    )
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(
+            list(map(_at_home, recipe + typed)), look_for_args_file=False, return_remaining_strings=True
+        )
+    except TokentarError:
+        raise
+    except (ValueError, ImportError, OSError) as error:  # what TrainingArguments refuses
+        raise SettingError(" ".join(str(error).split())) from None
     if unknown:
         raise SettingError(f"{unknown[0]!r} belongs to no flag; --help lists them")
     return tuple(parsed[: len(types)])
+
+
+def _at_home(word: str) -> str:
+    """A word with its ~ expanded, which no shell does in a recipe and not every one behind `--flag=`."""
+    flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{flag}{equals}{os.path.expanduser(value)}" if value.startswith("~/") else word
 
 
 def _refuse(message: str) -> NoReturn:
@@ -84,10 +96,10 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
 
 def _recipe_flags(path: Path, section: str, known: set[str]) -> list[str]:
     try:
-        recipe = yaml.safe_load(path.read_text())
+        recipe = yaml.load(path.read_text("utf-8"), _OneOfEachKey)
     except OSError as error:
         raise SettingError(f"config: {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingError(f"config: {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(recipe, dict) or not isinstance(recipe.get(section), dict):
         raise SettingError(f"config: {path} has no section `{section}:` with keys in it")
@@ -98,6 +110,20 @@ def _recipe_flags(path: Path, section: str, known: set[str]) -> list[str]:
         if str(key) not in known or key == "config":
             raise _unknown(str(key), known, f"key in {path}, section {section}:")
     return [word for key, value in recipe[section].items() for word in _as_flag(key, value)]
+
+
+class _OneOfEachKey(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, of which YAML keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As SafeLoader does, once the keys are known to differ."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} stands twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
 
 
 def _as_flag(key: str, value: Any) -> Iterator[str]:

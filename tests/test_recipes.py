@@ -71,12 +71,30 @@ def test_flags_override_a_recipe_wherever_they_stand(tmp_path: Path) -> None:
         ("write:", "has no section `write:` with keys in it"),
         ("- a", "has no section `write:` with keys in it"),
         ("write: {a: [}", r"recipe\.yaml is not YAML: "),
+        (
+            "write: {input: a, seed: 1, input: b}",
+            r"key 'input' stands twice .*recipe\.yaml|recipe\.yaml is .*key 'input' stands twice",
+        ),
+        ("write: {input: é\x00}", r"recipe\.yaml is not YAML: "),
         ("", "has no section `write:`"),
     ],
 )
 def test_a_recipe_that_cannot_be_meant_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=message):
         parse("--config", recipe(tmp_path, text), *NEEDED)
+
+
+def test_a_recipe_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_bytes(b"write: {input: caf\xe9}")
+    with pytest.raises(SettingError, match=r"recipe\.yaml is not YAML: .*can't decode byte 0xe9"):
+        parse("--config", str(tmp_path / "recipe.yaml"), *NEEDED)
+
+
+def test_home_is_found_where_no_shell_has_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    path = recipe(tmp_path, "write: {input: [~/a.jsonl, b~/c], tokenizer: ~/t}")
+    found = parse("--config", path, "--output=~/out")
+    assert (found.input, found.tokenizer, found.output) == (["/home/me/a.jsonl", "b~/c"], "/home/me/t", "/home/me/out")
 
 
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -109,6 +127,8 @@ def test_a_word_that_belongs_to_no_flag_is_refused() -> None:
         ("name", "../a", "name: .*needed"),
         ("name", "a.b", "name: .*needed"),
         ("name", "", "name: .*needed"),
+        ("name", "a" * 51, "name: 'a+', needed: letters, digits, - and _ only, 50 at most"),
+        ("output", "", "output: '', needed: a folder or URL"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_what_is_needed(flag: str, value: str, message: str) -> None:
