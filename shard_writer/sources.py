@@ -60,7 +60,7 @@ def plan_files(
     identity: list[list[Any]] = []
     objects: dict[str, list[Any]] = {}  # stamps of those in stores, by URL
     unknown_size = False
-    for name in inputs:
+    for name in map(partial(_of_dict, split=dataset_split), inputs):
         found = None if input_format == "dataset" or _is_saved_dataset(name) else _find(name, objects)
         if found is None:
             dataset = _load_dataset(name, dataset_config, dataset_split)
@@ -68,6 +68,7 @@ def plan_files(
             identity.append([name, dataset_config, dataset_split, getattr(dataset, "_fingerprint", None)])
             unknown_size = True
         for path in found or ():
+            _refuse_odd_name(path)
             if os.path.realpath(path) not in seen:
                 seen.add(os.path.realpath(path))
                 files[path] = _format(path, input_format)
@@ -182,7 +183,9 @@ def _parquet_readers(path: str, task_bytes: int, text_column: str) -> Iterator[R
         with pq.ParquetFile(path) as file:
             schema, meta = file.schema_arrow, file.metadata
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {error}") from None
+        raise InputError(
+            f"{path}: cannot be read as Parquet: {error}; fetch it again, or leave it out of --input"
+        ) from None
     kind = schema.types[documents.one_column(text_column, schema.names, path)]
     if not tables.is_text(kind):
         raise InputError(
@@ -235,6 +238,29 @@ def _load_dataset(name: str, config: str | None, split: str) -> Any:
         ) from error
 
 
+def _of_dict(name: str, split: str) -> str:
+    """The folder of one split, where `name` is one that `DatasetDict.save_to_disk` wrote; else `name`."""
+    if not os.path.isfile(os.path.join(name, "dataset_dict.json")):
+        return name
+    folder = os.path.join(name, split)
+    if not _is_saved_dataset(folder):
+        present = [found for found in sorted(os.listdir(name)) if _is_saved_dataset(os.path.join(name, found))]
+        raise InputError(
+            f"input {name!r}: a data set without split {split!r}; name one of {present} with --dataset_split"
+        )
+    return folder
+
+
+def _refuse_odd_name(path: str) -> None:
+    """Raises InputError for a name that no library takes and no manifest could hold."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{os.fsencode(path)!r}: a file name in UTF-8 wanted; rename it, or leave it out of --input"
+        ) from None
+
+
 def _is_saved_dataset(name: str) -> bool:
     """Whether this is a folder that `Dataset.save_to_disk` wrote."""
     return all(os.path.isfile(os.path.join(name, file)) for file in ("state.json", "dataset_info.json"))
@@ -244,7 +270,7 @@ def _dataset_readers(name: str, dataset: Any, text_column: str) -> list[Reader]:
     """Index ranges of a data set with random access, else its shards."""
     present = dataset.column_names
     if present and text_column not in present:
-        raise documents.missing_column(text_column, present, "the data set")
+        raise documents.missing_column(text_column, present, name)
     rows_of = partial(tables.DatasetRows, name, dataset)
     if hasattr(dataset, "select"):
         rows = len(dataset)

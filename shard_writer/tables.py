@@ -56,7 +56,7 @@ def _batches(file: Any, group: int, column: str) -> Iterator[Any]:
     meta = file.metadata.row_group(group)
     rows = max(1, meta.num_rows * documents.BATCH_BYTES // max(meta.total_byte_size, documents.BATCH_BYTES))
     for batch in file.iter_batches(rows, row_groups=[group], columns=[column], use_threads=False):
-        yield batch.column(0)
+        yield batch.column(column)  # a struct `a` with a field `b` comes along with a column named `a.b`
 
 
 def is_text(kind: Any) -> bool:
@@ -181,13 +181,14 @@ class DatasetRows:
             rows, first = self.dataset.select(range(self.index, self.count)), self.index
         else:
             rows, first = self.dataset.shard(num_shards=self.count, index=self.index), 0
-        place = f"data set, rows from {self.index}, row " if random_access else f"data set shard {self.index}, row "
+        part = f"rows from {self.index}" if random_access else f"shard {self.index}"
+        place = f"{self.name}, {part}, row "
         if column in (rows.column_names or ()):
             rows = rows.select_columns([column])
         try:
             for batch in rows.iter(batch_size=1000):
                 if column not in batch:
-                    raise documents.missing_column(column, list(batch), "the data set")
+                    raise documents.missing_column(column, list(batch), self.name)
                 yield documents.clean(batch[column], bad, partial(_row, place, first))
                 first += len(batch[column])
         except TokentarError:

@@ -4,6 +4,7 @@ import bz2
 import csv
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,29 @@ def test_a_parquet_file_without_the_column_or_with_numbers_in_it_is_refused(t0: 
     with pytest.raises(InputError, match=r"a\.parquet: column 'score' holds double, text wanted"):
         plan(str(path), text_column="score")
     assert first_ids(t0, str(path), tmp_path / "out", 3, text_column="content") == [100, 101, 2]
+
+
+def test_a_parquet_column_is_not_taken_for_a_field_of_another(t0: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": pa.array([{"b": "no"}]), "a.b": ["ab"]}), path)
+    assert first_ids(t0, str(path), tmp_path / "out", 3, text_column="a.b") == [100, 101, 2]
+
+
+def test_a_row_of_an_arrow_file_that_is_no_text_is_named_by_file_and_row(t0: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_stream(path, pa.schema([("text", pa.int64())])) as stream:
+        stream.write_table(pa.table({"text": [5]}))
+    with pytest.raises(InputError, match=r"a\.arrow, shard 0, row 0: text wanted, found int 5"):
+        first_ids(t0, str(path), tmp_path / "out", 1)
+
+
+def test_a_file_name_that_is_no_utf8_is_refused_before_anything_is_written(t0: Any, tmp_path: Path) -> None:
+    for suffix in ("jsonl", "txt", "parquet"):
+        path = os.fsencode(tmp_path) + b"/caf\xe9." + suffix.encode()
+        Path(os.fsdecode(path)).write_bytes(b"{}")
+        with pytest.raises(InputError, match=r"caf\\xe9\.\w+': a file name in UTF-8 wanted"):
+            first_ids(t0, os.fsdecode(path), tmp_path / "out", 1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
@@ -208,6 +232,15 @@ def test_a_data_set_on_disk_is_read_by_object_and_by_name(t0: Any, tmp_path: Pat
     backwards = loaded.select(range(len(TEXTS) - 1, -1, -1))
     assert written_texts(t0, backwards, tmp_path / "backwards") == TEXTS[::-1]
     assert written_texts(t0, str(tmp_path / "saved"), tmp_path / "name") == TEXTS
+
+
+def test_of_a_saved_dict_of_data_sets_one_split_is_read(t0: Any, tmp_path: Path) -> None:
+    splits = {"train": in_memory(), "test": in_memory().select([3])}
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    assert written_texts(t0, str(tmp_path / "saved"), tmp_path / "train") == TEXTS
+    assert written_texts(t0, str(tmp_path / "saved"), tmp_path / "test", dataset_split="test") == TEXTS[3:4]
+    with pytest.raises(InputError, match=r"saved': a data set without split 'dev'; name one of \['test', 'train'\]"):
+        plan(str(tmp_path / "saved"), dataset_split="dev")
 
 
 def test_a_saved_data_set_that_changed_is_not_taken_for_the_one_of_before(tmp_path: Path) -> None:
