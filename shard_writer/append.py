@@ -45,11 +45,11 @@ class Base:
         if self.manifest is None:
             return
         info, root = self.manifest.info, self.manifest.root
-        there = (info.seq_length, info.dtype, info.settings.get("packing", "wrap"))
-        for key, seen, needed in zip(
-            ("seq_length", "dtype", "packing"), (seq_length, spec.dtype.name, packing), there, strict=True
-        ):
-            if seen != needed:
+        around = {"prefix_ids": list(spec.prefix), "suffix_ids": list(spec.suffix)}
+        mine = {"seq_length": seq_length, "dtype": spec.dtype.name, "packing": packing} | around
+        there = {"seq_length": info.seq_length, "dtype": info.dtype, "packing": "wrap"} | around | info.settings
+        for key, seen in mine.items():
+            if seen != (needed := there[key]):
                 raise SettingError(
                     f"{key}: {seen}, but {root} holds {needed}; append with the same, or write another set"
                 )

@@ -245,7 +245,7 @@ def read_info(root: Path | Url) -> DatasetInfo:
     path = root / DATASET_FILE
     try:
         values = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise SetError(
             f"{root}: no {DATASET_FILE}, so there is no finished set here; run `python -m shard_writer write` (again) to finish it"
         ) from None

@@ -233,6 +233,8 @@ def place(name: str | os.PathLike[str] | Url, patience: Patience | None = None) 
     text = os.fspath(name)
     match = _URL.match(text)
     if match is None:
+        if (scheme := text.partition(":/")[0]) in EXTRAS:
+            raise SettingError(f"{text}: one slash behind {scheme}:, needed: two, {scheme}://…")
         return Path(text)
     scheme, rest = match[1].lower(), match[2].strip("/")
     if scheme == "file":

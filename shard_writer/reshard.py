@@ -37,6 +37,10 @@ def reshard(
     Keys are numbered anew; where tokens come from is carried over. Raises SetError when the source is damaged, or when
     the output holds something else, SettingError when some shard would be empty.
     """
+    if num_shards is not None and num_shards < 1:
+        raise SettingError(f"num_shards: {num_shards}, needed: at least 1")
+    if not str(output):
+        raise SettingError("output: empty, needed: a folder or URL")
     manifest, where = open_shards(source), remote.place(output)
     if where == manifest.root or (isinstance(where, Path) and where.resolve() == Path(str(source)).resolve()):
         raise SettingError(f"output: {output} is the set itself, needed: another folder")

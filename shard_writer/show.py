@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shard_writer import tokens
-from shard_writer.errors import SetError
+from shard_writer.errors import SetError, SettingError
 from shard_writer.manifest import Manifest
 from shard_writer.shards import TokenIds
 
@@ -37,7 +37,9 @@ def check_tokenizer(manifest: Manifest, tokenizer: Any, name: str) -> None:
 
 
 def rows_as_text(manifest: Manifest, tokenizer: Any, rows: int) -> Iterator[str]:
-    """The first `rows` sequences of a set, decoded, each under a line that names it."""
+    """The first `rows` sequences of a set, decoded, each under a line that names it. Raises SettingError for no rows."""
+    if rows < 1:
+        raise SettingError(f"rows: {rows}, needed: at least 1")
     eos = manifest.info.tokenizer.eos_token_id
     for index, entry in enumerate(manifest.shards):
         shard = manifest.open(index)

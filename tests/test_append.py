@@ -190,6 +190,7 @@ def test_a_killed_append_goes_on_and_adds_nothing_twice(
     [
         ({"seq_length": 16}, "seq_length: 16, but .*out holds 8"),
         ({"packing": "best_fit"}, "packing: best_fit, but .*out holds wrap"),
+        ({"add_bos": True}, r"prefix_ids: \[1\], but .*out holds \[\]"),
     ],
 )
 def test_what_does_not_fit_the_set_is_refused_naming_both(

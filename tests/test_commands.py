@@ -216,6 +216,20 @@ def test_show_prints_sequences_with_their_document_boundaries(
     assert "no split 'test'; there are ['train']" in error_of(capsys)
 
 
+def test_show_and_verify_refuse_what_would_show_nothing(
+    write: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = jsonl(tmp_path / "a.jsonl", ["ab"])
+    assert write("--input", source, "--seq_length", "1") == 0
+    capsys.readouterr()
+    for words, message in (
+        (["show", str(tmp_path / "out"), "--rows", "0"], "rows: 0, needed: at least 1"),
+        (["verify", source], "a.jsonl: no dataset.json, so there is no finished set here"),
+    ):
+        assert main(words) == 1
+        assert message in error_of(capsys)
+
+
 def test_show_refuses_a_tokenizer_that_did_not_write_the_set(
     write: Callable[..., int], tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

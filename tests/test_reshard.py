@@ -115,7 +115,12 @@ def test_what_cannot_work_is_refused(source: Manifest, tmp_path: Path) -> None:
     sequences = source.info.splits["train"].sequences
     with pytest.raises(SettingError, match=f"for {sequences} sequences of 'train'; ask for {sequences} at most"):
         reshard(source.root, tmp_path / "out", num_shards=sequences + 1)
+    for count in (0, -1):
+        with pytest.raises(SettingError, match=f"num_shards: {count}, needed: at least 1"):
+            reshard(source.root, tmp_path / "out", num_shards=count)
     assert not (tmp_path / "out").exists()
+    with pytest.raises(SettingError, match="output: empty, needed: a folder or URL"):
+        reshard(source.root, "")
     with pytest.raises(SettingError, match="is the set itself, needed: another folder"):
         reshard(source.root, source.root)
     reshard(source.root, tmp_path / "out", num_shards=2)

@@ -223,6 +223,7 @@ def test_a_server_that_is_killed_and_comes_back_ends_no_upload(
     [
         ("ftp://host/x", "ftp://: no store"),
         ("s3://", "names no bucket"),
+        ("s3:/bucket/set", "one slash behind s3:, needed: two"),
         ("hf://datasets/user", "names no bucket or repository"),
         ("s3://KEY:hidden@bucket/x", "credentials within a URL"),
         ("https://host/x.tar?X-Amz-Signature=hidden", "query or fragment"),
