@@ -127,7 +127,8 @@ COMMANDS = {"write": write, "verify": verify, "reshard": reshard, "show": show}
 
 def main(argv: Sequence[str]) -> int:
     """Run a command; returns the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("shard_writer").setLevel(logging.INFO)  # and what clients of stores say of themselves is left out
     if not argv or argv[0] not in COMMANDS:
         asked_for_help = argv[:1] in (["-h"], ["--help"])
         print(USAGE, end="", file=sys.stdout if asked_for_help else sys.stderr)

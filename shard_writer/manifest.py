@@ -118,7 +118,10 @@ class DatasetInfo:
         """The inverse, of parsed JSON. Raises KeyError, TypeError or AttributeError for other keys."""
         skipped = values.pop("totals")["skipped"]
         splits = {name: Totals(**totals) for name, totals in values.pop("splits").items()}
-        return cls(tokenizer=TokenizerInfo(**values.pop("tokenizer")), splits=splits, skipped=skipped, **values)
+        info = cls(tokenizer=TokenizerInfo(**values.pop("tokenizer")), splits=splits, skipped=skipped, **values)
+        if type(info.seq_length) is not int or info.dtype not in ("uint16", "uint32"):
+            raise TypeError(f"{info.seq_length!r} tokens of {info.dtype!r}, needed: a number, of uint16 or uint32")
+        return info
 
     @property
     def is_padded(self) -> bool:
@@ -260,7 +263,9 @@ def read_info(root: Path | Url) -> DatasetInfo:
     try:
         return DatasetInfo.from_json(values)
     except (KeyError, TypeError, AttributeError) as error:
-        raise SetError(f"{path}: a key is missing or unknown ({error}); write the set again") from None
+        raise SetError(
+            f"{path}: a key is missing or unknown, or its value wrong ({error}); write the set again"
+        ) from None
 
 
 def _read_entries(root: Path | Url, count: int | None) -> Iterable[ShardEntry]:
@@ -270,6 +275,8 @@ def _read_entries(root: Path | Url, count: int | None) -> Iterable[ShardEntry]:
         lines = path.read_text().splitlines()[:count]
     except FileNotFoundError:
         raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
+    except UnicodeDecodeError as error:
+        raise SetError(f"{path}: not UTF-8 ({error}); restore it or write the set again") from None
     seen: set[str] = set()
     right: set[tuple[type, ...]] = (
         set()

@@ -1,5 +1,6 @@
 """The commands: what they print, their exit status, and errors of one line that say where, what and the way out."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -214,6 +215,14 @@ def test_show_prints_sequences_with_their_document_boundaries(
     assert capsys.readouterr().out.count("── sequence") == 1
     assert main(["show", str(tmp_path / "out"), "--split", "test"]) == 1
     assert "no split 'test'; there are ['train']" in error_of(capsys)
+
+
+def test_only_our_own_lines_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    assert main(["verify", "/nowhere"]) == 1
+    for name in ("botocore.credentials", "shard_writer"):
+        logging.getLogger(name).info("a line of %s", name)
+    assert capsys.readouterr().err.splitlines()[1:] == ["a line of shard_writer"]
 
 
 def test_show_and_verify_refuse_what_would_show_nothing(

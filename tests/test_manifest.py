@@ -97,6 +97,8 @@ def test_a_manifest_names_files_of_its_own_folder_only(name: str, marked: Factor
         ({"format": "other"}, "not the dataset.json of a tokentar set"),
         ({"unheard_of": 1}, "a key is missing or unknown"),
         ({"totals": {}}, "a key is missing or unknown"),
+        ({"seq_length": "8"}, "'8' tokens of 'uint16', needed: a number, of uint16 or uint32"),
+        ({"dtype": "ids"}, "8 tokens of 'ids', needed: a number, of uint16 or uint32"),
         (
             {"splits": {"train": {"documents": 1, "tokens": 1, "sequences": 1, "tail": 0}}},
             "lists 8 sequences where dataset.json counts 1",
@@ -122,6 +124,13 @@ def test_a_broken_line_is_named_by_its_number(line: str, marked: Factory) -> Non
     path = marked(2, 4).root / "manifest.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0] + line + "\n")
     with pytest.raises(SetError, match=r"manifest\.jsonl:2: "):
+        open_shards(path.parent)
+
+
+def test_a_manifest_of_odd_bytes_is_named(marked: Factory) -> None:
+    path = marked(2, 4).root / "manifest.jsonl"
+    path.write_bytes(path.read_bytes() + b"\xff\n")
+    with pytest.raises(SetError, match=r"manifest\.jsonl: not UTF-8 .*0xff in position"):
         open_shards(path.parent)
 
 
