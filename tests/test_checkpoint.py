@@ -244,6 +244,7 @@ def test_a_name_that_is_no_whole_checkpoint_is_refused_with_the_last_that_is(tra
     [
         (None, "checkpoint-4: no data_position.json, so this is no checkpoint of a run on shards; start anew, or"),
         ('{"step": 4', r"data_position.json: not JSON \(.*\); use an earlier checkpoint"),
+        ("[]", "data_position.json: list in it, needed: an object; use an earlier checkpoint"),
         ('{"step": 8}', r"data_position.json is of step 8, trainer_state.json of step 4; use an earlier checkpoint"),
     ],
 )
@@ -257,6 +258,27 @@ def test_a_checkpoint_without_its_position_is_refused(
         (folder / "data_position.json").write_text(text)
     with pytest.raises(SetError, match=message):
         train(resume=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("model.safetensors", None), ("model.safetensors", b"cut"), ("optimizer.pt", b"cut")]
+)
+def test_a_damaged_file_of_a_checkpoint_is_told_with_its_folder(train: Train, name: str, content: bytes | None) -> None:
+    folder = Path(train(stop=5).args.output_dir) / "checkpoint-4"
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(SetError, match=r"checkpoint-4: cannot be loaded into this model .* an earlier checkpoint"):
+        train(resume=True)
+
+
+def test_a_schedule_that_begins_anew_is_told(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    folder = Path(train(stop=5).args.output_dir) / "checkpoint-4"
+    train(resume=True, stop=6)
+    assert "start anew" not in caplog.text
+    (folder / "optimizer.pt").unlink()
+    train(resume=str(folder), stop=6)
+    assert "checkpoint-4: no state of optimizer and learning rate in it" in caplog.text
 
 
 def test_what_does_not_fit_the_checkpoint_is_refused_before_a_step(train: Train) -> None:

@@ -216,3 +216,18 @@ def test_consumed_counts_all_epochs(even: Manifest) -> None:
     assert again.consumed == 552 + 450
     again.set_epoch(5)
     assert (again.epoch, again.position, again.consumed) == (5, 0, 1002), "epochs passed over are not consumed"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position": -4}, "position of the state is -4, needed: 0 or more"),
+        ({"position": 1000}, "position of the state is 1000, needed: at most the 504 samples of an epoch"),
+        ({"consumed": None}, "consumed of the state is None, needed: 0 or more"),
+        ({"epoch": "1"}, "epoch of the state is '1', needed: 0 or more"),
+    ],
+)
+def test_a_damaged_state_is_refused(even: Manifest, change: dict[str, Any], message: str) -> None:
+    loader = ShardLoader(even, batch_size=24, streams=STREAMS)
+    with pytest.raises(SetError, match=f"cannot go on: {message}"):
+        loader.load_state_dict(loader.state_dict() | change)

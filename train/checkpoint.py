@@ -7,6 +7,8 @@ position is written before it, so a checkpoint that looks complete is.
 import json
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +39,37 @@ def read_position(folder: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise SetError(f"{folder / POSITION_FILE}: not JSON ({error}); use an earlier checkpoint") from None
+    if not isinstance(state, dict):
+        raise SetError(
+            f"{folder / POSITION_FILE}: {type(state).__name__} in it, needed: an object; use an earlier checkpoint"
+        )
     step = global_step(folder)
     if step != state.get("step"):
         raise SetError(
             f"{folder}: {POSITION_FILE} is of step {state.get('step')}, {STATE_FILE} of step {step}; use an earlier checkpoint"
         )
     return state
+
+
+@contextmanager
+def naming(folder: str | Path | None) -> Iterator[None]:
+    """Let what a library says of files that are damaged, or of another model or optimizer, name the checkpoint."""
+    try:
+        yield
+    except Exception as error:  # each of these libraries raises its own
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise SetError(
+            f"{folder}: cannot be loaded into this model and optimizer: {reason:.300}; use the settings that it was saved with, or "
+            "an earlier checkpoint"
+        ) from error
+
+
+def warn_of_weights_alone(folder: Path) -> None:
+    """Say so where Trainer would begin the schedule anew without a word."""
+    if not ((folder / "scheduler.pt").exists() and any(folder.glob("*optim*"))):
+        _log.warning(
+            "%s: no state of optimizer and learning rate in it (--save_only_model, or lost): both start anew", folder
+        )
 
 
 def global_step(folder: Path) -> int | None:

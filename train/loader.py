@@ -159,7 +159,17 @@ class ShardLoader:
                 raise SetError(
                     f"cannot go on: {_MEANING[key]} was {state.get(key)!r} and is {value!r} now; use the same, or start anew"
                 )
+        for key in ("streams", "epoch", "position", "consumed"):
+            if type(state.get(key)) is not int or state[key] < 0:
+                raise SetError(
+                    f"cannot go on: {key} of the state is {state.get(key)!r}, needed: 0 or more; it is damaged"
+                )
         self._arrange(state["streams"])
+        if not self.endless and state["position"] > self.order.samples:
+            raise SetError(
+                f"cannot go on: position of the state is {state['position']}, needed: at most the {self.order.samples} samples "
+                "of an epoch; it is damaged"
+            )
         self.epoch, self._start, self._returned = state["epoch"], state["position"], 0
         self._behind = state["consumed"] - self._start
         if not self.endless and not self.plan.steps_from(self._start):

@@ -162,6 +162,7 @@ class ShardTrainer(Trainer):
             if folder is not None:
                 place = (self._resumed_step, loader.epoch, loader.position)
                 _log.info("going on from %s: step %d, epoch %d, sample %d", folder, *place)
+                checkpoint.warn_of_weights_alone(folder)
         self._logged = (time.perf_counter(), self.feed.waited, self._resumed_step)
         return super().train(str(folder) if folder else None, *args, **kwargs)
 
@@ -197,6 +198,14 @@ class ShardTrainer(Trainer):
         """Trainer's epoch, without the replay: the feed already stands at the next unseen sequence."""
         with _no_replay():
             super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        with checkpoint.naming(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, folder: str | None) -> None:
+        with checkpoint.naming(folder):
+            super()._load_optimizer_and_scheduler(folder)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Put the position into the checkpoint before Trainer writes what makes it look complete."""
