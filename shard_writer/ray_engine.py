@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from shard_writer import storage
 from shard_writer.engines import Engine, one_core
-from shard_writer.errors import SettingError, TokentarError
+from shard_writer.errors import SettingError, StoreError, TokentarError
 from shard_writer.versions import difference, versions
 
 Result = TypeVar("Result")
@@ -194,6 +194,10 @@ def _call(setup: list[Any], call: Callable[[], Result]) -> Result:
     _begin(setup[0])
     try:
         return call()
+    except StoreError as error:
+        raise StoreError(
+            f"{error}; so on node {socket.gethostname()}, whose variables are those that `ray start` was given there"
+        ) from error
     except OSError as error:
         if error.errno is None:
             raise

@@ -1,30 +1,36 @@
-"""Ray as an engine: the bytes of the local one (G2), also when workers and nodes are lost under way; what is wrong is said at once."""
+"""Ray as an engine, on a cluster: the bytes of the local one (G2), also when workers, nodes or the command are lost under way."""
 
 import os
-import shutil
+import re
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from shard_writer import SettingError, TokentarError, ray_engine, sources, write_shards
-from shard_writer.arguments import WriteArguments
-from shard_writer.headroom import HeadRoom, estimate, tell
-from shard_writer.ray_engine import Setup
-from shard_writer.versions import difference, versions
+from shard_writer import TokentarError, ray_engine, sources, write_shards
+from shard_writer.errors import StoreError
+from tests.objstore.server import BUCKET, Server
+from tests.slurm import calls, script, slurm, started, wait_until
 from tests.tokenizers import byte_tokenizer
 from tests.written import contents, jsonl
 
 TASKS, TASK_BYTES = 16, 100_000
+FIRST_PORT = 20_000
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+RAY = """#!/bin/sh
+printf '%s\\n' "$@" >"$RAY_ARGUMENTS"
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -52,12 +58,23 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    """A cluster of two nodes."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An object store; the environment of all tests here, and so of the cluster's nodes, has its keys, and a token of Ray."""
+    with Server(tmp_path_factory.mktemp("objstore")) as running, pytest.MonkeyPatch.context() as patch:
+        running.make_bucket(BUCKET)
+        for name, value in (running.environment() | TOKEN).items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nodes(server: Server) -> Iterator[Nodes]:
+    """A cluster of two nodes, on a port that recipes/slurm/write.sbatch gives to some job."""
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 << 20}
+    port = FIRST_PORT + os.getpid() % 10_000
+    head = {"gcs_server_port": port, "num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 << 20}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = Nodes(cluster)
     nodes.add()
@@ -100,6 +117,56 @@ def test_a_node_killed_while_it_tokenizes_changes_no_byte(nodes: Nodes, corpus: 
     nodes.cluster.remove_node(victim)
 
 
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_a_set_read_from_a_store_and_written_to_it_is_that_of_the_local_engine(
+    nodes: Nodes, server: Server, corpus: dict[str, Any], tmp_path: Path
+) -> None:
+    server.client().put_object(Bucket=BUCKET, Key="corpus/a.jsonl", Body=Path(corpus["input"]).read_bytes())
+    corpus |= {"input": f"s3://{BUCKET}/corpus/a.jsonl"}
+    write_shards(**corpus, output=tmp_path / "local", workers=0)
+    shared = {"spool_dir": str(tmp_path / "shared"), "engine": "ray", "ray_address": nodes.address}
+    write_shards(**corpus, output=f"s3://{BUCKET}/set", **shared)
+    listed = server.client().list_objects_v2(Bucket=BUCKET, Prefix="set/")["Contents"]
+    keys = {item["Key"] for item in listed}
+    found = {
+        key.removeprefix("set/"): server.client().get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys
+    }
+    assert found == contents(tmp_path / "local")
+    assert not list((tmp_path / "shared").iterdir())
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_a_writing_that_slurm_ends_is_queued_again_and_goes_on_from_what_is_done(
+    nodes: Nodes, corpus: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """recipes/slurm/write.sbatch, on the cluster that is there: of the real `ray symmetric-run`, only how it reads its arguments."""
+    from ray.scripts.scripts import cli
+
+    lines = Path(corpus["input"]).read_text().splitlines(keepends=True)
+    for task in range(TASKS):
+        (tmp_path / f"part-{task}.jsonl").write_text("".join(lines[task::TASKS]))
+    corpus |= {"input": str(tmp_path / "part-*.jsonl")}
+    host, _, port = nodes.address.rpartition(":")
+    log, output = tmp_path / "log", tmp_path / "ray"
+    flags = [word for name, value in (corpus | {"output": output}).items() for word in (f"--{name}", str(value))]
+    job = slurm(tmp_path, nodes=f"{host},node-2", job=int(port) - FIRST_PORT, ray=RAY)
+    with started([*script("write.sbatch"), *flags], log, RAY_ARGUMENTS=str(tmp_path / "arguments"), **job) as process:
+        wait_until(lambda: len(list((output / ".spool").glob("*[0-9].json"))) >= 2, 60, log)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(30) == 0, log.read_text()
+    assert calls(tmp_path) == f"requeue {int(port) - FIRST_PORT}\n"
+    name, *arguments = (tmp_path / "arguments").read_text().splitlines()
+    taken = cli.commands[name].make_context(name, arguments).params
+    assert (taken["address"], taken["min_nodes"]) == (nodes.address, 2)
+    caplog.set_level("INFO")
+    for folder in (output, tmp_path / "local"):
+        write_shards(**corpus, output=folder, workers=0)
+    assert re.search(r"tokenize: goes on with \d+ tasks that an earlier run did", caplog.text)
+    assert contents(output) == contents(tmp_path / "local")
+
+
 @dataclass(frozen=True)
 class DieFirst:
     """A step that takes its process along the first `times` times."""
@@ -140,6 +207,26 @@ def test_a_lost_worker_is_replaced_and_one_that_always_dies_is_given_up(
             list(engine.run(DieFirst(tmp_path / "always", 100), range(5)))
 
 
+def refused(item: int) -> None:
+    """A step on a node whose credentials are wrong."""
+    raise StoreError("s3://a/b: access refused: 403; set AWS_ACCESS_KEY_ID")
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_a_node_that_a_store_refuses_is_named(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "shared").touch()
+    said = (
+        rf"s3://a/b: access refused: .*; so on node {socket.gethostname()}, whose variables are those that `ray start`"
+    )
+    with (
+        ray_engine.connected(nodes.address, cores=1),
+        ray_engine.engine(None, nothing, None, tmp_path / "shared") as engine,
+        pytest.raises(StoreError, match=said),
+    ):
+        list(engine.run(refused, range(1)))
+
+
 @pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_an_error_in_a_document_comes_from_a_ray_of_our_own_as_it_comes_from_here(
@@ -154,108 +241,3 @@ def test_an_error_in_a_document_comes_from_a_ray_of_our_own_as_it_comes_from_her
         errors.append((type(raised.value), str(raised.value)))
     assert errors[0] == errors[1]
     assert "a.jsonl:" in errors[0][1]
-
-
-# Without a cluster
-
-
-def test_ray_that_is_not_installed_is_told_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    source = jsonl(tmp_path / "a.jsonl", ["ab"])
-    with pytest.raises(SettingError, match=r"engine: ray, but Ray is not installed; `pip install tokentar\[ray\]`"):
-        write_shards(input=source, tokenizer=byte_tokenizer(), output=tmp_path / "out", engine="ray")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("127.0.0.1:1", "ray_address: 127.0.0.1:1 does not answer .*; start one with `ray start --head`"),
-        ("nowhere.invalid:6379", "ray_address: nowhere.invalid:6379 does not answer"),
-        ("ray://127.0.0.1:10001", "ray_address: ray://127.0.0.1:10001, needed: HOST:PORT"),
-        ("127.0.0.1", "ray_address: 127.0.0.1, needed: HOST:PORT"),
-    ],
-)
-def test_an_address_where_no_ray_is_stops_before_anything_is_written(
-    address: str, message: str, tmp_path: Path
-) -> None:
-    source = jsonl(tmp_path / "a.jsonl", ["ab"])
-    with pytest.raises(SettingError, match=message):
-        write_shards(
-            input=source, tokenizer=byte_tokenizer(), output=tmp_path / "out", engine="ray", ray_address=address
-        )
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"engine": "slurm"}, "engine: 'slurm', needed: local or ray"),
-        ({"ray_address": "a:1"}, "ray_address: 'a:1', needed: engine: ray"),
-        ({"engine": "ray", "workers": 0}, "workers: 0, needed: 1 or more with engine: ray"),
-    ],
-)
-def test_settings_that_do_not_fit_the_engine_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        WriteArguments(input=["a"], tokenizer="t", output="o", **settings)
-
-
-@pytest.fixture
-def setup(tmp_path: Path) -> Setup:
-    """What a worker is told whose node is as it should be."""
-    (tmp_path / "plan.json").write_text("plan")
-    return Setup(
-        prepare=nothing,
-        argument=None,
-        shared_file=tmp_path / "plan.json",
-        content=b"plan",
-        folder=tmp_path,
-        versions=versions(),
-    )
-
-
-def test_a_node_with_other_code_is_named_with_what_differs(setup: Setup) -> None:
-    old = replace(setup, versions=versions() | {"numpy": "1.0"})
-    message = rf"node {socket.gethostname()} runs other code: numpy \S+ against 1\.0 where the command runs"
-    with pytest.raises(TokentarError, match=message):
-        old.begin()
-    assert difference(versions(), versions() | {"tokentar": "0"}) == f"tokentar {versions()['tokentar']} against 0"
-
-
-@pytest.mark.parametrize("seen", [None, b"of another folder"])
-def test_a_node_that_does_not_see_the_output_is_named(setup: Setup, seen: bytes | None) -> None:
-    setup.shared_file.unlink()
-    if seen is not None:
-        setup.shared_file.write_bytes(seen)
-    with pytest.raises(TokentarError, match=rf"node {socket.gethostname()} does not see {setup.shared_file.parent} as"):
-        setup.begin()
-
-
-def test_room_is_estimated_from_the_text() -> None:
-    """8 TB of text: 2e12 tokens of 4 bytes, 4e9 documents of 32."""
-    room = HeadRoom(text=8 * 10**12, tasks=250_000, cells=4096, token_bytes=4)
-    assert room.set_bytes == 8 * 10**12
-    assert room.spool_bytes == 8 * 10**12 + 4 * 10**9 * 32
-    assert room.parts == 476_838, "of 16 MiB"
-    assert room.ranges == 476_838 * 4096
-    assert "about 8,128.0 GB of spool and 8,000.0 GB of shards" in room.words()
-
-
-def test_compressed_input_counts_fourfold_and_too_little_room_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    import gzip
-
-    lines = b'{"text": "ab"}\n' * 1000
-    (tmp_path / "a.jsonl").write_bytes(lines)
-    (tmp_path / "b.jsonl.gz").write_bytes(packed := gzip.compress(lines))
-    source = sources.plan_files(
-        [str(tmp_path)], text_column="text", input_format="auto", dataset_config=None, dataset_split="train"
-    )
-    room = estimate(source, 1, 2)
-    assert room is not None
-    assert (room.text, room.tasks) == (15_000 + 4 * len(packed), 2)
-    tell(room, tmp_path)
-    assert "GB free" not in caplog.text
-    tell(replace(room, text=16 * shutil.disk_usage(tmp_path).total), tmp_path)
-    assert "GB free, about" in caplog.text

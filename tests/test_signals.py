@@ -3,28 +3,21 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from shard_writer.manifest import write_manifest
 from tests.marked import write_marked
+from tests.slurm import SCRIPTS, calls, script, slurm, started, wait_until
 from tests.torchrun.start import ROOT
 from train.__main__ import main
 from train.checkpoint import find, global_step, read_position
 
-SCRIPTS = sorted((ROOT / "recipes" / "slurm").glob("*.sbatch"))
 CONFIG = '{"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 8}'
-# what stands for Slurm on one machine: the step is the command itself, so that it gets its signals
-SRUN = '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
-SCONTROL = '#!/bin/sh\nif [ "$1" = show ]; then echo localhost; else echo "$@" >>"$SCONTROL_LOG"; fi\n'
 
 
 @pytest.fixture
@@ -37,35 +30,6 @@ def flags(tmp_path: Path) -> list[str]:
     settings |= {"per_device_train_batch_size": "2", "max_steps": "1000000", "logging_steps": "1", "streams": "8"}
     settings |= {"report_to": "none", "use_cpu": "true", "disable_tqdm": "true", "save_strategy": "no"}
     return [word for flag, value in settings.items() for word in (f"--{flag}", str(value))]
-
-
-@contextmanager
-def started(command: list[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that nothing outlives."""
-    with open(log, "w") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | environment,
-            stdout=output,
-            stderr=output,
-            text=True,
-        )
-    try:
-        yield process
-    finally:
-        left = [*psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []
-        process.kill()
-        process.wait()
-        for member in left:
-            member.kill()
-
-
-def wait_until(holds: Callable[[], bool], seconds: float, log: Path) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
 
 
 def check_last_checkpoint(tmp_path: Path, log: str, global_batch: int) -> None:
@@ -100,20 +64,72 @@ def test_a_process_that_is_told_to_end_saves_the_step_under_way(
 @pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_slurm_lets_all_ranks_save_one_step_and_queues_the_job_again(flags: list[str], tmp_path: Path) -> None:
-    log, calls, tools = tmp_path / "log", tmp_path / "calls", tmp_path / "bin"
-    tools.mkdir()
-    for name, script in [("srun", SRUN), ("scontrol", SCONTROL)]:
-        (tools / name).write_text(script)
-        (tools / name).chmod(0o755)
-    slurm = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n0", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "2"}
-    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    script = str(ROOT / "recipes" / "slurm" / "train.sbatch")
-    with started(["bash", script, *flags], log, PATH=path, SCONTROL_LOG=str(calls), **slurm) as process:
+    log = tmp_path / "log"
+    with started([*script("train.sbatch"), *flags], log, **slurm(tmp_path)) as process:
         wait_until(lambda: "'loss'" in log.read_text(), 60, log)
         process.send_signal(signal.SIGUSR1)
         assert process.wait(60) == 0, log.read_text()
     check_last_checkpoint(tmp_path, log.read_text(), 4)
-    assert calls.read_text() == "requeue 4711\n"
+    assert calls(tmp_path) == "requeue 4711\n"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_step_that_ends_by_itself_gives_the_job_its_status_and_is_not_queued_again(
+    path: Path, status: int, tmp_path: Path
+) -> None:
+    step = f"#!/bin/sh\nexit {status}\n"
+    with started(script(path.name), tmp_path / "log", **slurm(tmp_path, torchrun=step, ray=step)) as process:
+        assert process.wait(20) == status, (tmp_path / "log").read_text()
+    assert calls(tmp_path) == ""
+
+
+STEP = """#!/bin/bash
+trap 'echo told >>"$HEARD"; exit 5' USR1
+echo started >"$HEARD"
+while :; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "heard", "status", "asked"),
+    [
+        ("train.sbatch", signal.SIGUSR1, "started\ntold\n", 0, "requeue 4711\n"),
+        ("train.sbatch", signal.SIGTERM, "started\ntold\n", 5, ""),  # by Slurm itself, if at all
+        ("write.sbatch", signal.SIGUSR1, "started\n", 0, "requeue 4711\n"),  # killed: it goes on from what is done
+        ("write.sbatch", signal.SIGTERM, "started\n", 128 + signal.SIGKILL, ""),
+    ],
+)
+def test_what_a_signal_to_a_script_is_to_its_step(
+    name: str, number: signal.Signals, heard: str, status: int, asked: str, tmp_path: Path
+) -> None:
+    log, told = tmp_path / "log", tmp_path / "heard"
+    with started(script(name), log, HEARD=str(told), **slurm(tmp_path, torchrun=STEP, ray=STEP)) as process:
+        wait_until(lambda: told.exists() and told.read_text() == "started\n", 20, log)
+        process.send_signal(number)
+        assert process.wait(20) == status, log.read_text()
+    assert (told.read_text(), calls(tmp_path)) == (heard, asked)
+
+
+def test_a_set_that_is_finished_when_time_is_up_is_not_written_again(tmp_path: Path) -> None:
+    log, told = tmp_path / "log", tmp_path / "heard"
+    ends = "#!/bin/bash\ntrap 'exit 0' TERM\necho started >\"$HEARD\"\nwhile :; do sleep 0.05; done\n"
+    with started(script("write.sbatch"), log, HEARD=str(told), **slurm(tmp_path, srun=ends)) as process:
+        wait_until(told.exists, 20, log)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(20) == 0, log.read_text()
+    assert calls(tmp_path) == ""
+
+
+def test_a_job_that_slurm_does_not_queue_again_fails(tmp_path: Path) -> None:
+    log, told = tmp_path / "log", tmp_path / "heard"
+    refuse = "#!/bin/sh\nif [ $1 = show ]; then echo localhost; else echo disabled >&2; exit 1; fi\n"
+    tools = slurm(tmp_path, torchrun=STEP, scontrol=refuse)
+    with started(script("train.sbatch"), log, HEARD=str(told), **tools) as process:
+        wait_until(told.exists, 20, log)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(20) == 1, log.read_text()
+    assert "disabled" in log.read_text()
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

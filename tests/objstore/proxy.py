@@ -50,14 +50,15 @@ NO_SUCH_KEY = response("404 Not Found", b"<Error><Code>NoSuchKey</Code></Error>"
 class FaultProxy:
     """Passes requests on to `target` and breaks those that the plan says."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int], listener: socket.socket | None = None) -> None:
+        """listener: where it is to be reached, if not on a port of this machine's loopback."""
         self.target = target
         self.requests: list[str] = []  # first lines, since the last plan
         self.fired = 0
         self.closing = threading.Event()
         self._fault: Fault | None = None
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property

@@ -5,6 +5,7 @@ This needs root and `ip`; where it cannot be had, `hosts` raises Unavailable wit
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from tests.torchrun.start import ROOT
 
 NETWORK, PORT = "10.214.77", 29_477
+_LISTEN = (
+    "import socket; made = socket.create_server(('127.0.0.1', 0)); "
+    "socket.send_fds(socket.socket(fileno=0), [b'.'], [made.fileno()])"
+)
 
 
 class Unavailable(Exception):
@@ -30,6 +37,7 @@ class Host:
     namespace: str
     number: int
     log: Path
+    environment: dict[str, str] = field(default_factory=dict)  # of what runs on it, beside the tests' own
     agent: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -47,11 +55,15 @@ class Host:
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{NETWORK}.1:{PORT}", "--rdzv-id", "job"]
         command += ["--rdzv-conf", f"is_host={int(self.number == 1)},{timing}", "--local-addr", self.address]
         command += ["--max-restarts", str(max_restarts), "--monitor-interval", "0.2", "-m", *arguments]
-        environment = os.environ | {
-            "GLOO_SOCKET_IFNAME": "eth0",
-            "OMP_NUM_THREADS": "1",
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else gloo finds the addresses of the ranks before a restart
-        }
+        environment = (
+            os.environ
+            | self.environment
+            | {
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "OMP_NUM_THREADS": "1",
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # else gloo finds the addresses of the ranks before a restart
+            }
+        )
         with open(self.log, "ab") as log:
             self.agent = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace, *own, *command],
@@ -60,6 +72,22 @@ class Host:
                 stdout=log,
                 stderr=log,
             )
+
+    def has_ranks(self) -> bool:
+        """Whether its torchrun has started what it is to run."""
+        assert self.agent is not None
+        with suppress(psutil.NoSuchProcess):
+            return any(sys.executable in child.cmdline() for child in psutil.Process(self.agent.pid).children())
+        return False
+
+    def listener(self) -> socket.socket:
+        """A socket that listens on loopback of the host and is served by this process."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            command = ["ip", "netns", "exec", self.namespace, sys.executable, "-c", _LISTEN]
+            subprocess.run(command, stdin=theirs, check=True, timeout=20)
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+        return socket.socket(fileno=descriptors[0])
 
     def cut_off(self) -> None:
         """Let the host be gone at once, with all that runs on it."""

@@ -75,7 +75,7 @@ def write_set(folder: Path) -> Manifest:
     return write_marked(folder, 11, [25] * 9 + [24] * 2, vocab_length=300)
 
 
-def run(shards: Path, output: Path, name: str, death: Death | None = None, **settings: Any) -> None:
+def run(shards: Path | str, output: Path, name: str, death: Death | None = None, **settings: Any) -> None:
     """Train for three epochs, or as many steps, from the last whole checkpoint in `output` if there is one; keep the weights."""
     torch.manual_seed(0)
     torch.set_num_threads(1)

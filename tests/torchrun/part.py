@@ -25,7 +25,7 @@ def main(shards: str, output: str, deaths: str) -> None:
         "per_device_train_batch_size": BATCH,
         "gradient_accumulation_steps": GLOBAL_BATCH // (BATCH * dist.get_world_size()),
     }
-    run(Path(shards), Path(output), f"part{number[0]}", None if fields is None else Death(**fields), **settings)
+    run(shards, Path(output), f"part{number[0]}", None if fields is None else Death(**fields), **settings)
     dist.barrier()  # so that torchrun does not end a rank that has yet to write
     dist.destroy_process_group()
 
