@@ -1,7 +1,8 @@
 """Recipes and flags: one set of names, flags override, what is unknown is an error that names the nearest."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_a_recipe_and_flags_say_the_same(tmp_path: Path) -> None:
     assert parse("--config", recipe(tmp_path, text)) == parse(
         *flags.split(), "--validation_fraction", "0.01", "--overwrite"
     )
+
+
+@dataclass
+class Saving:
+    save_strategy: Literal["no", "steps"] = "steps"
+
+
+def test_a_bare_no_is_no_though_yaml_takes_it_for_false(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "train: {save_strategy: no}")
+    assert recipes.parse([Saving], "train", ["--config", path], "train", "") == (Saving("no"),)
 
 
 def test_flags_override_a_recipe_wherever_they_stand(tmp_path: Path) -> None:

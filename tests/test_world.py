@@ -5,7 +5,9 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 import webdataset as wds
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import train
 from shard_writer.errors import SettingError
@@ -25,6 +27,28 @@ def test_rank_and_world_size_come_from_torchrun(monkeypatch: pytest.MonkeyPatch)
     assert World.detect(num_workers=2) == World(2, 4, 0, 2)
     assert World.detect(num_workers=2).readers == 8
     assert not is_main_process()
+
+
+@pytest.mark.parametrize("variables", [{"WORLD_SIZE": "2"}, {"RANK": "1"}, {"RANK": "", "WORLD_SIZE": "2"}])
+def test_half_of_the_variables_is_refused_as_all_would_read_as_rank_0(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        SettingError, match=r"environment: .*needed: two numbers or neither; start with torchrun, or give"
+    ):
+        World.detect()
+
+
+def test_a_process_group_is_asked_whoever_started_it() -> None:
+    dist.init_process_group("fake", rank=2, world_size=4, store=FakeStore())
+    try:
+        assert World.detect() == World(2, 4)
+        assert World.detect(0, 1) == World(0, 1)
+    finally:
+        dist.destroy_process_group()
+    assert World.detect() == World(0, 1)
 
 
 def test_arguments_win_over_variables(monkeypatch: pytest.MonkeyPatch) -> None:

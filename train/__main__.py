@@ -14,7 +14,7 @@ from typing import Any
 from shard_writer import recipes
 from shard_writer.errors import SetError, TokentarError
 from shard_writer.manifest import open_shards
-from train.world import World, is_main_process
+from train.world import is_main_process, name_of_rank
 
 LOSS_CURVE = "loss.png"
 GOES_ON = "--resume_from_checkpoint true goes on from the last checkpoint"
@@ -95,13 +95,12 @@ def main(argv: Sequence[str]) -> int:
     try:
         run(argv)
     except TokentarError as error:
-        world = World.detect()
-        print(f"error: {f'rank {world.rank}: ' if world.rank else ''}{error}", file=sys.stderr, flush=True)
+        print(f"error: {name_of_rank()}{error}", file=sys.stderr, flush=True)
         return 1
     except OSError as error:
         if error.filename is None:  # of a library, which says no more than its traceback
             raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"error: {name_of_rank()}{error.filename}: {error.strerror}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
         print(f"interrupted; {GOES_ON}", file=sys.stderr, flush=True)

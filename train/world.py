@@ -1,6 +1,7 @@
 """Who am I: the one module that reads RANK, WORLD_SIZE, LOCAL_WORLD_SIZE or the DataLoader's worker number. Everybody else is told."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,11 +33,14 @@ class World:
 
     @classmethod
     def detect(cls, rank: int | None = None, world_size: int | None = None, num_workers: int = 0) -> "World":
-        """This process, by torchrun's variables where the arguments are None; alone where there are none."""
+        """This process; where the arguments are None, by torch.distributed if it is at work, or by torchrun's variables.
+
+        Alone where there is none of these. Raises SettingError for half of them.
+        """
         if (rank is None) != (world_size is None):
             raise SettingError(f"rank {rank} and world_size {world_size}: give both or neither")
         if rank is None or world_size is None:
-            rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+            rank, world_size = _of_process_group() or _of_environment() or (0, 1)
         return cls(rank, world_size, 0, num_workers)
 
     @property
@@ -95,6 +99,33 @@ class World:
                     os.environ[name] = value
 
 
+def _of_process_group() -> tuple[int, int] | None:
+    """Rank and world size by torch.distributed, which whoever has it at work has imported."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _of_environment() -> tuple[int, int] | None:
+    """Rank and world size by torchrun's variables. Raises SettingError where one is missing: all would be rank 0."""
+    found = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    if set(found.values()) == {None}:
+        return None
+    try:
+        return int(str(found["RANK"])), int(str(found["WORLD_SIZE"]))
+    except ValueError:
+        raise SettingError(
+            f"environment: {found}, needed: two numbers or neither; start with torchrun, or give rank and world_size"
+        ) from None
+
+
 def is_main_process() -> bool:
     """Whether this process speaks for the whole job."""
-    return int(os.environ.get("RANK", 0)) == 0
+    return not name_of_rank()
+
+
+def name_of_rank() -> str:
+    """`rank 3: `, to be put before what a process says that does not speak for the whole job; else nothing."""
+    rank = os.environ.get("RANK", "0")
+    return "" if rank == "0" else f"rank {rank}: "
