@@ -234,6 +234,21 @@ def test_a_data_set_on_disk_is_read_by_object_and_by_name(t0: Any, tmp_path: Pat
     assert written_texts(t0, str(tmp_path / "saved"), tmp_path / "name") == TEXTS
 
 
+def test_what_a_transform_makes_of_the_rows_is_written(t0: Any, tmp_path: Path) -> None:
+    in_memory().save_to_disk(tmp_path / "saved")
+    for number, rows in enumerate((in_memory(), datasets.load_from_disk(str(tmp_path / "saved")))):
+        louder = rows.with_transform(lambda batch: {"made": [text + "!" for text in batch["text"]]})
+        made = written_texts(t0, louder, tmp_path / str(number), text_column="made")
+        assert made == [f"{text}!" for text in TEXTS]
+
+
+def test_a_dict_of_data_sets_is_refused_with_its_names(t0: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"input: DatasetDict of \['test', 'train'\], needed: rows; give one of its values"
+    ):
+        written_texts(t0, datasets.DatasetDict(train=in_memory(), test=in_memory()), tmp_path / "out")
+
+
 def test_of_a_saved_dict_of_data_sets_one_split_is_read(t0: Any, tmp_path: Path) -> None:
     splits = {"train": in_memory(), "test": in_memory().select([3])}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
@@ -262,7 +277,7 @@ def test_rows_without_the_column_are_refused_with_the_columns_that_are_there(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("rows", [(text for text in TEXTS), [1, 2], datasets.DatasetDict(train=in_memory())])
+@pytest.mark.parametrize("rows", [(text for text in TEXTS), [1, 2]])
 def test_rows_that_are_no_mappings_are_refused(rows: Any, t0: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"row 0 of the input: .*needed: a mapping with a key 'text'"):
         write_shards(input=rows, tokenizer=t0, output=tmp_path / "out", workers=0)
