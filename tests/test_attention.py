@@ -14,6 +14,7 @@ import torch
 from transformers import PrinterCallback
 
 from shard_writer import Manifest, write_shards
+from shard_writer.errors import SettingError
 from tests.recorder import quiet_arguments
 from tests.tokenizers import byte_tokenizer, natural_texts
 from tests.written import EOS
@@ -158,3 +159,21 @@ def test_through_trainer_documents_are_one_text_by_default(manifest: Manifest, t
     assert max(largest_gap(logits, alone(model, inputs["input_ids"])) for inputs, logits, _ in watched.seen) > 0.5
     rows = torch.tensor([row for index in range(2) for row in manifest.open(index).rows.tolist()])
     assert abs(watched.evaluate()["eval_loss"] - loss_by_hand(alone(model, rows), rows)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "opt", "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 16, "num_attention_heads": 2},
+        {"model_type": "mamba", "hidden_size": 16, "state_size": 4},
+    ],
+)
+def test_a_model_that_does_not_keep_documents_apart_is_refused(
+    manifest: Manifest, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    """OPT counts positions by its own mask, Mamba carries a state across them."""
+    model = build_model(ModelArguments(model_config=json.dumps(config | {"num_hidden_layers": 1})), manifest.info)
+    with pytest.raises(
+        SettingError, match=f"separate_documents: in {type(model).__name__} tokens of one document reach"
+    ):
+        ShardTrainer(model=model, args=quiet_arguments(tmp_path), shards=manifest, separate_documents=True)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -19,6 +20,7 @@ from train.arguments import ModelArguments
 from train.world import is_main_process
 
 _HUB_SECONDS = 5.0  # it has to answer whether it knows a name
+_ROUNDING = 32  # units in the last place
 _log = logging.getLogger("train")
 
 
@@ -96,6 +98,42 @@ def check_model(manifest: Manifest, model: Any) -> None:
             f"{manifest.root}: sequences of {manifest.info.seq_length} tokens, but the model has {positions} positions "
             "(max_position_embeddings); write the set with a smaller --seq_length or use another model"
         )
+
+
+def keep_documents_apart(model: Any) -> None:
+    """Set a model up for rows of several documents, and try that it keeps these apart.
+
+    Recurrent and convolutional layers, and attention that takes no notice of positions, leak without a word. Raises
+    SettingError when they do.
+    """
+    model.config.use_cache = False  # with a cache, attention would not stop at documents
+    was_training = model.training
+    model.eval()
+    try:
+        one, other = _second_documents(model)
+    except TypeError as error:
+        raise SettingError(
+            f"separate_documents: {type(model).__name__} takes no position_ids ({error}); leave it out"
+        ) from None
+    except Exception as error:  # such as an attention that this device cannot do: training will tell
+        _log.warning("separate_documents: not tried on this %s: %s", type(model).__name__, error)
+        return
+    finally:
+        model.train(was_training)
+    if (one - other).abs().max() > _ROUNDING * torch.finfo(one.dtype).eps * one.abs().max():
+        raise SettingError(
+            f"separate_documents: in {type(model).__name__} tokens of one document reach those of the next, whatever their "
+            "position_ids; leave it out, or use a model whose attention goes by positions, such as llama or gpt2"
+        )
+
+
+def _second_documents(model: Any) -> list[torch.Tensor]:
+    """The logits of the second document, (2, vocabulary) each, in two rows that differ in the first one."""
+    device = next(model.parameters()).device
+    positions = torch.tensor([[0, 1, 2, 0, 1]], device=device)
+    rows = torch.tensor([[[1, 2, 3, 4, 5]], [[6, 7, 8, 4, 5]]], device=device)
+    with torch.no_grad():
+        return [model(input_ids=row, position_ids=positions, use_cache=False).logits[0, 3:] for row in rows]
 
 
 def check_same_tokenizer(training: Manifest, validation: Manifest) -> None:

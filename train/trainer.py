@@ -25,7 +25,7 @@ from train import checkpoint, evaluate
 from train.agree import together
 from train.feed import NOTHING, Feed
 from train.loader import ShardLoader
-from train.models import check_model, check_same_tokenizer
+from train.models import check_model, check_same_tokenizer, keep_documents_apart
 from train.plan import describe, global_batch_size, steps_for
 from train.select import select_shards
 from train.settings import check_settings
@@ -86,7 +86,7 @@ class ShardTrainer(Trainer):
             check_same_tokenizer(self.manifest, self.validation)
             check_model(self.validation, network)
         if separate_documents:
-            network.config.use_cache = False  # with a cache, attention would not stop at documents
+            keep_documents_apart(network)
         self._separate_documents, self._access = separate_documents, access or Access()
         self._max_tokens = max_tokens
         self.feed = Feed(self._make_loader(order, streams), recipe_of(self.args))
