@@ -1,6 +1,7 @@
 """A job that is told to end leaves a whole checkpoint of the step under way (G6), and Slurm's scripts say so to it and queue it again."""
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -109,6 +110,19 @@ def test_what_a_signal_to_a_script_is_to_its_step(
         process.send_signal(number)
         assert process.wait(20) == status, log.read_text()
     assert (told.read_text(), calls(tmp_path)) == (heard, asked)
+
+
+def test_the_nodes_of_a_writing_share_a_token_that_no_other_job_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    environment, said = slurm(tmp_path, ray='#!/bin/sh\necho "$RAY_AUTH_MODE $RAY_AUTH_TOKEN"\n'), []
+    for log in (tmp_path / "first", tmp_path / "second"):
+        with started(script("write.sbatch"), log, **environment) as process:
+            assert process.wait(20) == 0
+        said.append(log.read_text())
+    assert all(re.fullmatch("token [0-9a-f]{64}\n", line) for line in said), said
+    assert said[0] != said[1]
 
 
 def test_a_set_that_is_finished_when_time_is_up_is_not_written_again(tmp_path: Path) -> None:
