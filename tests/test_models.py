@@ -153,6 +153,19 @@ def test_a_configuration_that_is_none_is_told(manifest: Manifest, config: str, m
         build_model(ModelArguments(model_config=config), manifest.info)
 
 
+def test_a_model_that_sees_what_it_is_to_predict_is_refused(manifest: Manifest, tmp_path: Path) -> None:
+    def build(config: dict[str, Any]) -> Any:
+        return build_model(ModelArguments(model_config=json.dumps(config)), manifest.info)
+
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    config = {"model_type": "bert", "max_position_embeddings": 8} | sizes
+    with pytest.raises(
+        SettingError, match=r"BertLMHeadModel sees the tokens that it is to predict, .* a causal language model"
+    ):
+        ShardTrainer(build(config), quiet_arguments(tmp_path), shards=manifest)
+    ShardTrainer(build(config | {"is_decoder": True}), quiet_arguments(tmp_path), shards=manifest)
+
+
 @pytest.mark.parametrize("content", ["- gpt2\n", "gpt2\n"])
 def test_a_file_without_a_mapping_is_no_configuration(manifest: Manifest, tmp_path: Path, content: str) -> None:
     file = tmp_path / "model.yaml"

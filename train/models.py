@@ -107,33 +107,40 @@ def keep_documents_apart(model: Any) -> None:
     SettingError when they do.
     """
     model.config.use_cache = False  # with a cache, attention would not stop at documents
-    was_training = model.training
-    model.eval()
-    try:
-        one, other = _second_documents(model)
-    except TypeError as error:
-        raise SettingError(
-            f"separate_documents: {type(model).__name__} takes no position_ids ({error}); leave it out"
-        ) from None
-    except Exception as error:  # such as an attention that this device cannot do: training will tell
-        _log.warning("separate_documents: not tried on this %s: %s", type(model).__name__, error)
-        return
-    finally:
-        model.train(was_training)
-    if (one - other).abs().max() > _ROUNDING * torch.finfo(one.dtype).eps * one.abs().max():
+    positions = torch.tensor([[0, 1, 2, 0, 1]])
+    if _sees(model, [1, 2, 3, 4, 5], [6, 7, 8, 4, 5], slice(3, 5), position_ids=positions):
         raise SettingError(
             f"separate_documents: in {type(model).__name__} tokens of one document reach those of the next, whatever their "
             "position_ids; leave it out, or use a model whose attention goes by positions, such as llama or gpt2"
         )
 
 
-def _second_documents(model: Any) -> list[torch.Tensor]:
-    """The logits of the second document, (2, vocabulary) each, in two rows that differ in the first one."""
-    device = next(model.parameters()).device
-    positions = torch.tensor([[0, 1, 2, 0, 1]], device=device)
-    rows = torch.tensor([[[1, 2, 3, 4, 5]], [[6, 7, 8, 4, 5]]], device=device)
-    with torch.no_grad():
-        return [model(input_ids=row, position_ids=positions, use_cache=False).logits[0, 3:] for row in rows]
+def check_causal(model: Any) -> None:
+    """Raises SettingError when a model sees the token that it is to predict, as encoders do."""
+    if _sees(model, [1, 2, 3, 4, 5], [1, 2, 3, 4, 6], slice(0, 4)):
+        raise SettingError(
+            f"model: {type(model).__name__} sees the tokens that it is to predict, needed: a causal language model; set "
+            '"is_decoder": true in its configuration, or take another'
+        )
+
+
+def _sees(model: Any, one: list[int], other: list[int], part: slice, **inputs: torch.Tensor) -> bool:
+    """Whether the logits of a part that two rows have in common differ by more than rounding; False where that cannot be tried."""
+    device, was_training = next(model.parameters()).device, model.training
+    inputs = {name: value.to(device) for name, value in inputs.items()}
+    needs_half = str(getattr(model.config, "_attn_implementation", "")).startswith("flash")
+    model.eval()
+    try:
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=needs_half):
+            rows = (torch.tensor([row], device=device) for row in (one, other))
+            first, second = (model(input_ids=row, use_cache=False, **inputs).logits[0, part] for row in rows)
+            rounding = _ROUNDING * torch.finfo(first.dtype).eps * first.abs().max()
+            return bool((first - second).abs().max() > rounding)
+    except Exception as error:  # such as weights that are not all in this process: training will tell
+        _log.debug("not tried on this %s, what its tokens see: %s", type(model).__name__, error)
+        return False
+    finally:
+        model.train(was_training)
 
 
 def check_same_tokenizer(training: Manifest, validation: Manifest) -> None:

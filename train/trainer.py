@@ -25,7 +25,7 @@ from train import checkpoint, evaluate
 from train.agree import together
 from train.feed import NOTHING, Feed
 from train.loader import ShardLoader
-from train.models import check_model, check_same_tokenizer, keep_documents_apart
+from train.models import check_causal, check_model, check_same_tokenizer, keep_documents_apart
 from train.plan import describe, global_batch_size, steps_for
 from train.select import select_shards
 from train.settings import check_settings
@@ -82,6 +82,7 @@ class ShardTrainer(Trainer):
             raise SettingError(" ".join(str(error).split())) from error
         network: Any = self.model
         check_model(self.manifest, network)
+        check_causal(network)
         if self.validation is not None:
             check_same_tokenizer(self.manifest, self.validation)
             check_model(self.validation, network)
