@@ -1,12 +1,12 @@
 """barrier: once all tasks are mapped, the counts per part and cell fix what every shard owns. No files.
 
-A window is what stands together in the stream of a split: a cell of hashed documents over all parts (shuffle), or a
-part (input order). `wrap` cuts the whole stream; `best_fit` packs each window by itself, so that memory stays bounded.
+The stream of a split is made of windows: cells of hashed documents, each over all parts (shuffle), or parts (input
+order). `wrap` cuts the whole stream; `best_fit` packs each window by itself, so that memory stays bounded.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from shard_writer.errors import InputError, SettingError
 from shard_writer.manifest import Totals
 from shard_writer.reduce import ShardTask, Window, WindowPiece
 from shard_writer.shards import RowFormat
-from shard_writer.spool import Part, Run
+from shard_writer.spool import SPAN, Part, Spans
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,12 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the shards of a set are cut from: the spool's parts in input order, and what `Part.ends` says of each.
+    """What the shards of a set are cut from: the spool's folder, its parts in input order, and what `Part.ends` says of each.
 
-    ends: (parts, cells, 2) uint32, which is what the memory of the main process grows by: 33 kB for 16 MB of text at most.
+    ends: (parts, cells, 2) uint32, which is what the memory of the main process grows by: 33 kB a part at most.
     """
 
+    folder: Path
     parts: Sequence[Part]
     ends: NDArray[np.uint32]
     row_format: RowFormat
@@ -48,9 +49,17 @@ class Layout:
         ends = self.ends[:, cell].astype(np.int64)
         return ends - self.ends[:, cell - 1] if cell else ends
 
-    def run(self, part: int, cell: int) -> Run:
-        """The documents of one cell in one part."""
-        return self.parts[part].run(cell, self.ends[part])
+    def spans(self, parts: slice, cells: range) -> Spans:
+        """The documents of some cells in some parts, of those parts that have any."""
+        last = self.ends[parts, cells.stop - 1].astype(np.int64)
+        before = self.ends[parts, cells.start - 1].astype(np.int64) if cells.start else np.zeros_like(last)
+        found = np.empty(len(last), SPAN)
+        found["task"] = [part.task for part in self.parts[parts]]
+        found["number"] = [part.number for part in self.parts[parts]]
+        found["all_documents"] = self.ends[parts, -1, 0]
+        found["first_document"], found["first_token"] = before.T
+        found["documents"], found["tokens"] = (last - before).T
+        return Spans(self.folder, self.ends.shape[1], found[found["documents"] > 0])
 
     def totals(self, split: Split, stream: "Stream") -> Totals:
         """What goes into a split and what comes out. Raises InputError when that is no sequence at all."""
@@ -66,8 +75,8 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Windows(Sequence[Window]):
-    """The windows of a split, made when they are asked for: all of them would be as many runs as parts × cells."""
+class Windows:
+    """The windows of a split, made when they are asked for: all of them would be as many spans as parts × cells."""
 
     layout: Layout
     split: Split
@@ -75,13 +84,14 @@ class Windows(Sequence[Window]):
     def __len__(self) -> int:
         return len(self.split.cells) if self.layout.shuffle else len(self.layout.parts)
 
-    def __getitem__(self, index: Any) -> Any:
-        shape = self.layout
-        if not shape.shuffle:
-            return Window([shape.run(index, self.split.cells.start)], False, shape.row_format.dtype)
-        cell = self.split.cells[index]
-        runs = [shape.run(part, cell) for part in np.flatnonzero(shape.counts(cell)[:, 0]).tolist()]
-        return Window(runs, True, shape.row_format.dtype)
+    def __iter__(self) -> Iterator[Window]:
+        return (self.between(index, index + 1) for index in range(len(self)))
+
+    def between(self, start: int, stop: int) -> Window:
+        """Windows `start` … `stop - 1` as one."""
+        shape, cells = self.layout, self.split.cells
+        spans = shape.spans(slice(None), cells[start:stop]) if shape.shuffle else shape.spans(slice(start, stop), cells)
+        return Window(spans, shape.shuffle, shape.row_format.dtype)
 
     def tokens(self) -> NDArray[np.int64]:
         """Tokens of each window: (windows,) int64."""
@@ -95,9 +105,10 @@ class Windows(Sequence[Window]):
 class Stream:
     """The windows of a split and how much each holds, in units of which a sequence has `per_sequence`: tokens, or rows."""
 
-    windows: Sequence[Window]
+    windows: Windows
     sizes: NDArray[np.int64]  # (windows,)
     per_sequence: int
+    apart: bool  # windows are packed one by one
 
     @property
     def sequences(self) -> int:
@@ -116,11 +127,19 @@ class Stream:
         bounds = layout.even_split(self.sequences, num_shards).tolist()
         for index in range(num_shards):
             start, stop = bounds[index : index + 2]
-            pieces = layout.pieces(self.sizes, start * self.per_sequence, stop * self.per_sequence)
             yield ShardTask(
                 name=f"{split}-{first_shard + index:06d}",
                 split=split,
                 first_sequence=first_sequence + start,
                 num_sequences=stop - start,
-                pieces=tuple(WindowPiece(self.windows[p.run], p.start, p.stop) for p in pieces),
+                pieces=self._pieces(start * self.per_sequence, stop * self.per_sequence),
             )
+
+    def _pieces(self, start: int, stop: int) -> tuple[WindowPiece, ...]:
+        """What lies from `start` to `stop`, window by window or as one."""
+        pieces = list(layout.pieces(self.sizes, start, stop))
+        if self.apart:
+            return tuple(WindowPiece(self.windows.between(p.run, p.run + 1), p.start, p.stop) for p in pieces)
+        first = pieces[0]
+        window = self.windows.between(first.run, pieces[-1].run + 1)
+        return (WindowPiece(window, first.start, first.start + stop - start),)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shard_writer.errors import InputError
 
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 2 << 20  # few enough for the caches of a core
 Place = Callable[[int], str]  # names the place of a batch's row, worked out only when it is needed
 _SHOWN = 3  # skipped rows of each reason that are named in the log, per task
 _log = logging.getLogger("shard_writer")

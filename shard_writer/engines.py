@@ -90,8 +90,7 @@ def run(pool: Executor, step: Callable[[Item], Result], items: Iterable[Item], a
 
 def one_core() -> None:
     """Let this process and its libraries use one core."""
-    os.environ["RAYON_NUM_THREADS"] = "1"
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def _start_worker(

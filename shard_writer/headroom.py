@@ -5,13 +5,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard_writer.documents import BATCH_BYTES
+from shard_writer import layout
 from shard_writer.json_lines import CompressedJsonLines
 from shard_writer.sources import Source
 from shard_writer.spool import DOCUMENT
+from shard_writer.steps import PART_BYTES
 
 _BYTES_PER_TOKEN, _BYTES_PER_DOCUMENT = 4, 2_000  # of text, as English and source code have them
-_COMPRESSION = 4
+_COMPRESSION, _ROW_BYTES = 4, 1 << 13
 GB = 1e9
 _log = logging.getLogger("shard_writer")
 
@@ -22,8 +23,8 @@ class HeadRoom:
 
     text: int
     tasks: int
-    cells: int
     token_bytes: int
+    num_shards: int | None = None
 
     @property
     def set_bytes(self) -> int:
@@ -38,12 +39,14 @@ class HeadRoom:
     @property
     def parts(self) -> int:
         """Files of the spool."""
-        return max(self.tasks, -(-self.text // BATCH_BYTES))
+        return max(self.tasks, -(-self.set_bytes // PART_BYTES))
 
     @property
     def ranges(self) -> int:
-        """Ranges of these files that the shards are read from: one of each part for each cell."""
-        return self.parts * self.cells
+        """Ranges of these files that the shards are read from: one of each part for each shard."""
+        return self.parts * (
+            self.num_shards or layout.default_num_shards(max(1, self.set_bytes // _ROW_BYTES), _ROW_BYTES)
+        )
 
     def words(self) -> str:
         """In one line."""
@@ -54,7 +57,7 @@ class HeadRoom:
         )
 
 
-def estimate(source: Source, cells: int, token_bytes: int) -> HeadRoom | None:
+def estimate(source: Source, token_bytes: int, num_shards: int | None) -> HeadRoom | None:
     """The estimate for a planned input, compressed files counted fourfold; None when nobody knows its size."""
     if source.size is None:
         return None
@@ -62,7 +65,7 @@ def estimate(source: Source, cells: int, token_bytes: int) -> HeadRoom | None:
     text = sum(
         task.reader.size * (_COMPRESSION if isinstance(task.reader, CompressedJsonLines) else 1) for task in tasks
     )
-    return HeadRoom(text=text, tasks=len(tasks), cells=cells, token_bytes=token_bytes)
+    return HeadRoom(text=text, tasks=len(tasks), token_bytes=token_bytes, num_shards=num_shards)
 
 
 def tell(room: HeadRoom | None, folder: Path) -> None:

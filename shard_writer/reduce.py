@@ -1,7 +1,7 @@
 """reduce: from the spool to shards. Each step is a function of its argument and of files that nobody changes (G2)."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from shard_writer.manifest import ShardEntry
 from shard_writer.packing import Tiles
 from shard_writer.provenance import Origins
 from shard_writer.shards import RowFormat, TokenIds, shard_slices
-from shard_writer.spool import DOCUMENT, Run
+from shard_writer.spool import Spans
 
 _ROWS = 3  # purpose of random numbers, see steps.py
 
@@ -29,53 +29,40 @@ class Stretch:
     tasks: NDArray[np.int64]  # (documents,)
     documents: NDArray[Any]  # (documents,) DOCUMENT
 
-    @classmethod
-    def join(cls, stretches: Iterable["Stretch"], tokens: int, dtype: np.dtype[Any]) -> "Stretch":
-        """Stretches of so many tokens in all end to end; one of them is in memory at a time beside the whole."""
-        ids: TokenIds = np.empty(tokens, dtype)
-        filled, documents = 0, []
-        for part in stretches:
-            ids[filled : filled + len(part.ids)] = part.ids
-            filled += len(part.ids)
-            documents.append((part.lengths, part.tasks, part.documents))
-        return cls(ids, *map(np.concatenate, zip(*documents, strict=True)))
-
 
 @dataclass(frozen=True)
 class Window:
-    """The documents of `runs`, one run after the other or, when `merge` is set, merged by their key."""
+    """The documents of `spans`, one span after the other or, when `merge` is set, merged by their key."""
 
-    runs: Sequence[Run]
+    spans: Spans
     merge: bool
     dtype: np.dtype[Any]
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of all its documents."""
-        return sum(run.tokens for run in self.runs)
-
     def read(self, start: int = 0, stop: int | None = None) -> Stretch:
-        """Tokens `start` … `stop - 1`, or all."""
-        held: TokenIds = np.empty(self.tokens, self.dtype)
-        found = [np.empty(0, DOCUMENT)]
-        filled = 0
-        for run in self.runs:
-            found.append(run.read(held[filled : filled + run.tokens]))
-            filled += run.tokens
-        documents = np.concatenate(found)
-        tasks = np.repeat([run.task for run in self.runs], [run.documents for run in self.runs]).astype(np.int64)
+        """Tokens `start` … `stop - 1`, or all; of other documents only what they are ordered by is read."""
+        documents = self.spans.documents()
         order = np.argsort(documents["key"], kind="stable") if self.merge else np.arange(len(documents))
         ends = np.cumsum(documents["length"][order])
-        stop = filled if stop is None else stop
+        stop = int(ends[-1]) if stop is None else stop
         within = slice(np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left") + 1)
         taken, ends = order[within], ends[within]
-        starts = ends - documents["length"][taken]
-        lengths = np.minimum(ends, stop) - np.maximum(starts, start)
+        begins = ends - documents["length"][taken]
+        kept = np.sort(taken)  # neighbours in each span, as it is in the order of keys itself
+        ids = self._ids(documents["length"], kept)
         if self.merge:
-            ids, begin = flat.take(held, documents["length"], taken), int(starts.min(initial=start))
-        else:
-            ids, begin = held, 0
-        return Stretch(ids[start - begin : stop - begin], lengths, tasks[taken], documents[taken])
+            ids = flat.take(ids, documents["length"][kept], np.searchsorted(kept, taken))
+        begin = int(begins.min(initial=start))
+        tasks = np.repeat(self.spans.where["task"], self.spans.where["documents"])[taken]
+        lengths = np.minimum(ends, stop) - np.maximum(begins, start)
+        return Stretch(ids[start - begin : stop - begin], lengths, tasks, documents[taken])
+
+    def _ids(self, lengths: NDArray[np.int64], kept: NDArray[np.int64]) -> TokenIds:
+        """The ids of the documents `kept`. lengths: (documents,), of all; kept: (kept documents,), ascending."""
+        where = self.spans.where
+        span = np.repeat(np.arange(len(where)), where["documents"])
+        place = np.cumsum(lengths) - lengths - (np.cumsum(where["tokens"]) - where["tokens"])[span]
+        used, first = np.unique(span[kept], return_index=True)
+        return self.spans.of(used).ids(self.dtype, place[kept[first]], np.add.reduceat(lengths[kept], first))
 
 
 @dataclass(frozen=True)
@@ -99,7 +86,7 @@ class NewShard:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTask(NewShard):
-    """One shard to be made from pieces of the stream."""
+    """One shard to be made from pieces of the stream: a single one where windows are not packed one by one."""
 
     pieces: tuple[WindowPiece, ...]
 
@@ -152,8 +139,8 @@ class ReduceStep:
 
     def _wrapped(self, task: ShardTask) -> Rows:
         length = self.row_format.seq_length
-        pieces = (piece.window.read(piece.start, piece.stop) for piece in task.pieces)
-        whole = Stretch.join(pieces, task.num_sequences * length, self.row_format.dtype)
+        (piece,) = task.pieces
+        whole = piece.window.read(piece.start, piece.stop)
         return Rows(whole.ids.reshape(-1, length), packing.wrap(whole.lengths, length), whole.tasks, whole.documents)
 
     def _fitted(self, task: ShardTask) -> Rows:
@@ -184,8 +171,7 @@ class CountRows:
 
     def __call__(self, window: tuple[int, Window]) -> tuple[int, int]:
         """Pack one window."""
-        lengths = [run.read_documents()["length"] for run in window[1].runs]
-        return window[0], packing.num_rows(np.concatenate([np.empty(0, np.int64), *lengths]), self.seq_length)
+        return window[0], packing.num_rows(window[1].spans.documents()["length"], self.seq_length)
 
 
 def make_shard(folder: Path, shard: NewShard, row_format: RowFormat, build: Callable[[], Built]) -> ShardEntry:

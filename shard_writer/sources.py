@@ -3,6 +3,7 @@
 Task number and place within the task number the documents, so the same input gives the same tasks on any machine.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from shard_writer.documents import Reader
 from shard_writer.errors import InputError
 from shard_writer.text_files import TextFiles
 
-_SMALLEST_TASK, _LARGEST_TASK, _TASKS = 1 << 20, 32 << 20, 16
+_SMALLEST_TASK, _LARGEST_TASK, _TASKS = 1 << 20, 64 << 20, 16
 _ROWS_CHARS = 8 << 20  # texts of an iterable per task
 _KINDS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
@@ -73,7 +74,7 @@ def plan_files(
                 seen.add(os.path.realpath(path))
                 files[path] = _format(path, input_format)
     stamps = tuple(objects.get(path) or _stamp(path) for path in files)
-    task_bytes = min(_LARGEST_TASK, max(_SMALLEST_TASK, sum(size for _, size, _ in stamps) // _TASKS))
+    task_bytes = _task_bytes(sum(size for _, size, _ in stamps))
     for (kind, in_store), group in groupby(files, lambda path: (files[path], path in objects)):
         paths = list(group)
         if in_store:
@@ -85,6 +86,11 @@ def plan_files(
     tasks = [Task(index, reader) for index, reader in enumerate(readers)]
     size = None if unknown_size else sum(reader.size for reader in readers)
     return Source(tasks, size, [*identity, *stamps], inputs, stamps)
+
+
+def _task_bytes(total: int) -> int:
+    """Bytes of a task where there are `total`: many tasks keep all workers at work to the end, large ones leave few parts to read."""
+    return min(_LARGEST_TASK, max(_SMALLEST_TASK, 512 * math.isqrt(total)))
 
 
 def _find(name: str, objects: dict[str, list[Any]]) -> Iterable[str] | None:

@@ -1,16 +1,16 @@
 """The spool: tokenized parts between map and reduce, in a hidden folder of the output.
 
-A part is one file, what one batch of documents became: counts per cell, then the documents, then their ids, both
-grouped by cell. A task leaves one or more parts and, last, a record with their checksums; a task whose record is there
-and true is not done again (G3).
+A part is one file, what some of a task's documents became: counts per cell, then the documents, then their ids, both in the
+order of cells and keys, so that a shard needs one range of each. A task leaves one or more parts and, last, a record
+with their checksums; a task whose record is there and true is not done again (G3).
 """
 
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -21,8 +21,17 @@ from shard_writer.errors import SetError
 from shard_writer.shards import TokenIds
 
 FOLDER = ".spool"
+VERSION = 2  # of parts and of how tasks are cut: a spool of another version is not gone on with
 # of each document: what it is ordered by, its tokens, and how many documents and rows of the task come before it
 DOCUMENT = np.dtype([("key", "<u8"), ("length", "<i8"), ("number", "<i8"), ("row", "<i8")])
+# in which part, of how many documents, which of the documents, and which of the ids
+SPAN = np.dtype(
+    [
+        (name, "<i8")
+        for name in ("task", "number", "all_documents", "first_document", "documents", "first_token", "tokens")
+    ]
+)
+_HEADER = 16  # bytes of a part for each cell: how many documents and tokens it has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,53 +50,71 @@ class TaskRecord:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Documents of one cell in one part: `documents` of them from `first_document` on, `tokens` ids from `first_token` on."""
+class Spans:
+    """Documents that stand together in a part, of one or more parts in input order."""
 
-    path: str
-    task: int
-    header: int  # bytes before the documents
-    all_documents: int  # of the part
-    first_document: int
-    documents: int
-    first_token: int
-    tokens: int
+    folder: Path
+    num_cells: int
+    where: NDArray[Any]  # (spans,) SPAN
 
-    def read(self, out: TokenIds) -> NDArray[Any]:
-        """Fill `out`, shape (tokens,), with the ids; returns the documents, (documents,) DOCUMENT, in the same order."""
-        documents = np.empty(self.documents, DOCUMENT)
-        with open(self.path, "rb") as file:
-            self._fill(file, self.header + DOCUMENT.itemsize * self.first_document, documents)
-            behind = self.header + DOCUMENT.itemsize * self.all_documents
-            self._fill(file, behind + out.itemsize * self.first_token, out)
-        return documents
+    def of(self, chosen: NDArray[np.int64]) -> "Spans":
+        """Some of them: chosen (spans,)."""
+        return replace(self, where=self.where[chosen])
 
-    def read_documents(self) -> NDArray[Any]:
-        """What `read` returns, without the ids."""
-        documents = np.empty(self.documents, DOCUMENT)
-        with open(self.path, "rb") as file:
-            self._fill(file, self.header + DOCUMENT.itemsize * self.first_document, documents)
-        return documents
+    def documents(self) -> NDArray[Any]:
+        """The documents, span after span: (documents,) DOCUMENT."""
+        counts = self.where["documents"]
+        found = np.empty(int(counts.sum()), DOCUMENT)
+        self._fill(found, counts, _HEADER * self.num_cells + DOCUMENT.itemsize * self.where["first_document"])
+        return found
 
-    def _fill(self, file: IO[bytes], place: int, array: NDArray[Any]) -> None:
-        file.seek(place)
-        if file.readinto(array.view(np.uint8).data) < array.nbytes:  # type: ignore[attr-defined]
-            raise SetError(f"{self.path}: ends before byte {place + array.nbytes}; the same command writes it again")
+    def ids(self, dtype: np.dtype[Any], first: NDArray[np.int64], counts: NDArray[np.int64]) -> TokenIds:
+        """Of each span the ids `first[i]` … `first[i] + counts[i] - 1`, span after span: (tokens,) `dtype`."""
+        found: TokenIds = np.empty(int(counts.sum()), dtype)
+        behind = _HEADER * self.num_cells + DOCUMENT.itemsize * self.where["all_documents"]
+        self._fill(found, counts, behind + dtype.itemsize * (self.where["first_token"] + first))
+        return found
+
+    def _fill(self, array: NDArray[Any], counts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        """Read counts[i] items from byte places[i] of the part of span i, one behind the other."""
+        memory, begin = memoryview(array.view(np.uint8)), 0  # type: ignore[arg-type]
+        parts, sizes = self.where[["task", "number"]].tolist(), (counts * array.itemsize).tolist()
+        for (task, number), size, place in zip(parts, sizes, places.tolist(), strict=True):
+            _read(part_path(self.folder, task, number), place, memory[begin : begin + size])
+            begin += size
+
+
+def _read(path: str, place: int, out: memoryview) -> None:
+    """Fill `out` from byte `place` of a file on."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        filled = 0
+        while filled < len(out):
+            if not (count := os.preadv(descriptor, [out[filled:]], place + filled)):
+                raise SetError(f"{path}: ends before byte {place + len(out)}; the same command writes it again")
+            filled += count
+    finally:
+        os.close(descriptor)
+
+
+def part_path(folder: Path, task: int, number: int) -> str:
+    """Where a part lies: named so that sorted names are input order."""
+    return f"{folder}/{task:08d}-{number:05d}.part"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part's file, named by task and batch so that sorted names are input order."""
+    """A file of a task: the first one has number 0."""
 
     folder: Path
     task: int
-    batch: int
+    number: int
     num_cells: int
 
     @property
     def path(self) -> Path:
         """Where it lies."""
-        return self.folder / f"{self.task:08d}-{self.batch:05d}.part"
+        return Path(part_path(self.folder, self.task, self.number))
 
     def write(self, ids: TokenIds, documents: NDArray[Any], cells: NDArray[np.int64]) -> str:
         """Write documents that stand in the order of their cells; returns the part's checksum.
@@ -112,21 +139,6 @@ class Part:
         """Documents and tokens in each cell and those before it: (cells, 2) int64."""
         counts = np.fromfile(self.path, np.int64, count=2 * self.num_cells).reshape(self.num_cells, 2)
         return np.cumsum(counts, axis=0)
-
-    def run(self, cell: int, ends: NDArray[np.integer[Any]]) -> Run:
-        """Where a cell's documents lie; `ends` is what ends() gives."""
-        first_document, first_token = ends[cell - 1].tolist() if cell else (0, 0)
-        last_document, last_token = ends[cell].tolist()
-        return Run(
-            path=str(self.path),
-            task=self.task,
-            header=16 * self.num_cells,
-            all_documents=int(ends[-1, 0]),
-            first_document=first_document,
-            documents=last_document - first_document,
-            first_token=first_token,
-            tokens=last_token - first_token,
-        )
 
 
 def _sum_by(cells: NDArray[np.int64], lengths: NDArray[np.int64], num_cells: int) -> NDArray[np.int64]:
@@ -156,4 +168,4 @@ def read_record(folder: Path, index: int, num_cells: int) -> TaskRecord | None:
 
 def parts_of(folder: Path, record: TaskRecord, num_cells: int) -> Iterator[Part]:
     """The parts of a finished task, in input order."""
-    return (Part(folder, record.index, batch, num_cells) for batch in range(len(record.parts)))
+    return (Part(folder, record.index, number, num_cells) for number in range(len(record.parts)))

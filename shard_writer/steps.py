@@ -1,19 +1,22 @@
 """map: from a task to spool parts. A function of its argument and of files that nobody changes (G2)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shard_writer import layout, seeds, spool
-from shard_writer.documents import Bad, Batch
+from shard_writer import flat, layout, seeds, spool
+from shard_writer.documents import Bad
 from shard_writer.shards import TokenIds
 from shard_writer.sources import Task
 from shard_writer.spool import DOCUMENT, Part, TaskRecord
 from shard_writer.tokens import DocumentEncoder, TokenizerSpec
 
+PART_BYTES = (
+    32 << 20
+)  # ids of a part, a batch more or less: what a task holds in memory, and again while it is put in order
 _ORDER, _SPLIT = 1, 2  # purposes of random numbers, so that none is used twice; 3 is in reduce.py
 _encoder: DocumentEncoder  # of this process
 
@@ -22,6 +25,27 @@ def prepare(spec: TokenizerSpec) -> None:
     """Load the tokenizer, once a process."""
     global _encoder
     _encoder = DocumentEncoder(spec)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a Batch becomes."""
+
+    ids: TokenIds  # (tokens,)
+    lengths: NDArray[np.int64]  # (documents,): tokens of each
+    rows: NDArray[np.int64]  # (documents,) and
+    size: int  # as in Batch
+
+    @classmethod
+    def join(cls, parts: list["Encoded"]) -> "Encoded":
+        """Several, one after the other."""
+        before = np.cumsum([0, *(part.size for part in parts)])
+        return cls(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([first + part.rows for first, part in zip(before, parts, strict=False)]),
+            int(before[-1]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +71,11 @@ class MapStep:
         bad = Bad(self.bad_documents)
         documents = tokens = rows = 0
         parts: list[str] = []
-        for batch in task.reader.read(self.text_column, bad):
-            if batch.texts:
+        for group in self._groups(task, bad):
+            if len(group.lengths):
                 part = Part(self.folder, task.index, len(parts), self.num_cells)
-                ids, found, cells = self._tokenize(task.index, batch, documents, rows)
-                parts.append(part.write(ids, found, cells))
-                tokens += len(ids)
-            documents, rows = documents + len(batch.texts), rows + batch.size
+                parts.append(self._write(part, group, documents, rows))
+            documents, tokens, rows = documents + len(group.lengths), tokens + len(group.ids), rows + group.size
         record = TaskRecord(
             index=task.index,
             size=task.reader.size,
@@ -68,17 +90,25 @@ class MapStep:
         spool.write_record(self.folder, record)
         return record
 
-    def _tokenize(
-        self, task: int, batch: Batch, first_document: int, first_row: int
-    ) -> tuple[TokenIds, NDArray[Any], NDArray[np.int64]]:
-        """A batch in the order of its cells: ids (tokens,), documents (documents,) DOCUMENT and the cell of each."""
-        keys, cells = self._place(task, first_document, len(batch.texts))
+    def _groups(self, task: Task, bad: Bad) -> Iterator[Encoded]:
+        """All rows of a task with their documents tokenized, in order, about PART_BYTES of ids at a time."""
+        held: list[Encoded] = []
+        for batch in task.reader.read(self.text_column, bad):
+            held.append(Encoded(*_encoder.encode(batch.texts), batch.rows, batch.size))
+            if sum(encoded.ids.nbytes for encoded in held) >= PART_BYTES:
+                yield Encoded.join(held)
+                held = []
+        if held:
+            yield Encoded.join(held)
+
+    def _write(self, part: Part, group: Encoded, first_document: int, first_row: int) -> str:
+        """Write documents in the order of their cells and keys; returns the part's checksum."""
+        keys, cells = self._place(part.task, first_document, len(group.lengths))
         order = np.lexsort((keys, cells))
-        ids, lengths = _encoder.encode([batch.texts[i] for i in order.tolist()])
         found = np.empty(len(order), DOCUMENT)
-        found["key"], found["length"] = keys[order], lengths
-        found["number"], found["row"] = first_document + order, first_row + batch.rows[order]
-        return ids, found, cells[order]
+        found["key"], found["length"] = keys[order], group.lengths[order]
+        found["number"], found["row"] = first_document + order, first_row + group.rows[order]
+        return part.write(flat.take(group.ids, group.lengths, order), found, cells[order])
 
     def _place(self, task: int, first: int, count: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Key and cell of documents `first` … `first + count - 1` of a task; without shuffle the key is the place itself."""

@@ -143,7 +143,9 @@ def _identity(arguments: WriteArguments, spec: TokenizerSpec, source: Source) ->
     if source.identity is None:
         return None
     settings = _settings(arguments, spec) | {"append": arguments.append}
-    return json.dumps([VERSION, source.identity, settings, asdict(spec.info), arguments.seq_length, arguments.seed])
+    return json.dumps(
+        [VERSION, spool.VERSION, source.identity, settings, asdict(spec.info), arguments.seq_length, arguments.seed]
+    )
 
 
 def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, target: Output, base: Base) -> Manifest:
@@ -151,7 +153,7 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
     map_step = _map_step(arguments, source, target)
     reduce_step = _reduce_step(arguments, spec, target)
     if arguments.engine == "ray":
-        headroom.tell(headroom.estimate(source, map_step.num_cells, spec.dtype.itemsize), target.spool)
+        headroom.tell(headroom.estimate(source, spec.dtype.itemsize, arguments.num_shards), target.spool)
     with _engine(arguments, spec, target) as engine:
         records = _map(engine, map_step, source, target.spool)
         source.refuse_changes()
@@ -206,7 +208,7 @@ def _layout(records: list[TaskRecord], step: MapStep, reduce_step: ReduceStep) -
     ends = np.empty((len(parts), step.num_cells, 2), np.uint32)
     for index, part in enumerate(parts):
         ends[index] = part.ends()
-    return Layout(parts=parts, ends=ends, row_format=reduce_step.row_format, shuffle=step.shuffle)
+    return Layout(folder=step.folder, parts=parts, ends=ends, row_format=reduce_step.row_format, shuffle=step.shuffle)
 
 
 def _map(engine: Engine, step: MapStep, source: Source, folder: Path) -> list[TaskRecord]:
@@ -276,9 +278,10 @@ def _cut(
 
 def _stream(engine: Engine, arguments: WriteArguments, windows: Windows) -> Stream:
     if arguments.packing == "wrap":
-        return Stream(windows=windows, sizes=windows.tokens(), per_sequence=arguments.seq_length)
+        return Stream(windows=windows, sizes=windows.tokens(), per_sequence=arguments.seq_length, apart=False)
     rows = dict(engine.run(CountRows(arguments.seq_length), enumerate(windows)))
-    return Stream(windows=windows, sizes=np.array([rows[i] for i in range(len(windows))], np.int64), per_sequence=1)
+    sizes = np.array([rows[i] for i in range(len(windows))], np.int64)
+    return Stream(windows=windows, sizes=sizes, per_sequence=1, apart=True)
 
 
 def _reduce(engine: Engine, step: ReduceStep, shards: int, tasks: Iterator[ShardTask]) -> tuple[ShardEntry, ...]:

@@ -70,12 +70,13 @@ def test_a_part_that_ends_early_is_an_error_and_not_read_as_tokens(tmp_path: Pat
     documents["length"] = [3, 2]
     ids = np.arange(5, dtype=np.uint16)
     part.write(ids, documents, np.zeros(2, np.int64))
-    run, held = part.run(0, part.ends()), np.empty(5, np.uint16)
-    assert run.read(held)["length"].tolist() == [3, 2]
-    assert held.tolist() == [0, 1, 2, 3, 4]
+    spans = spool.Spans(tmp_path, 1, np.array([(0, 0, 2, 0, 2, 0, 5)], spool.SPAN))
+    first, counts = np.array([1]), np.array([4])
+    assert spans.documents()["length"].tolist() == [3, 2]
+    assert spans.ids(ids.dtype, first, counts).tolist() == [1, 2, 3, 4]
     part.path.write_bytes(part.path.read_bytes()[:-1])
     with pytest.raises(SetError, match=r"00000000-00000\.part: ends before byte"):
-        run.read(held)
+        spans.ids(ids.dtype, first, counts)
 
 
 @pytest.fixture

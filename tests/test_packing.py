@@ -130,7 +130,7 @@ Write = Callable[..., Manifest]
 @pytest.fixture
 def write(t0: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """write_shards with best_fit in this process, with many small tasks of several batches."""
-    monkeypatch.setattr(sources, "_SMALLEST_TASK", 800)
+    monkeypatch.setattr(sources, "_LARGEST_TASK", 800)
     monkeypatch.setattr(documents, "BATCH_BYTES", 400)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 

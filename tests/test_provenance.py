@@ -22,7 +22,7 @@ Write = Callable[..., Manifest]
 @pytest.fixture
 def write(t0: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """write_shards in this process, with many small tasks of several batches."""
-    monkeypatch.setattr(sources, "_SMALLEST_TASK", 300)
+    monkeypatch.setattr(sources, "_LARGEST_TASK", 300)
     monkeypatch.setattr(documents, "BATCH_BYTES", 100)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 

@@ -24,7 +24,7 @@ TEXTS = [f"document {i} é" for i in range(40)]
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files become many tasks."""
-    monkeypatch.setattr(sources, "_SMALLEST_TASK", 64)
+    monkeypatch.setattr(sources, "_LARGEST_TASK", 64)
     monkeypatch.setattr(sources, "_ROWS_CHARS", 64)
 
 

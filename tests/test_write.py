@@ -33,7 +33,7 @@ def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files become many tasks of several batches."""
-    monkeypatch.setattr(sources, "_SMALLEST_TASK", 500)
+    monkeypatch.setattr(sources, "_LARGEST_TASK", 500)
     monkeypatch.setattr(documents, "BATCH_BYTES", 200)
 
 
