@@ -1,6 +1,7 @@
 """python -m shard_writer write | verify | reshard | show: see `--help` of each."""
 
 import argparse
+import errno
 import logging
 import os
 import signal
@@ -122,6 +123,7 @@ WAYS_OUT = {
     False: "restore these files, write them again with --repair, or write the set again",
     True: "restore these files, or write the set again",
 }
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what can be mended outside
 COMMANDS = {"write": write, "verify": verify, "reshard": reshard, "show": show}
 
 
@@ -134,14 +136,17 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE, end="", file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
     try:
-        return COMMANDS[argv[0]](argv[1:])
+        status = COMMANDS[argv[0]](argv[1:])
+        sys.stdout.flush()
+        return status
     except TokentarError as error:
         print(f"error: {error}", file=sys.stderr)
+    except BrokenPipeError:  # nobody reads what is printed: `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails once more as it ends
+        return 128 + signal.SIGPIPE
     except OSError as error:
-        print(
-            f"error: {error.filename or ''}: {error.strerror or error}; the same command goes on from what is done",
-            file=sys.stderr,
-        )
+        way_out = "; the same command goes on from what is done" if error.errno in _PASSING else ""
+        print(f"error: {error.filename or ''}: {error.strerror or error}{way_out}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from what is done", file=sys.stderr)
     return 1

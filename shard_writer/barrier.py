@@ -68,7 +68,7 @@ class Layout:
         if not sequences:
             raise InputError(
                 f"0 sequences: {tokens} tokens < {length} (seq_length) in {documents} documents of split {split.name!r}; "
-                "give more text or a smaller --seq_length"
+                "give more text, a smaller --seq_length or, where it is held out, a larger --validation_fraction"
             )
         left = tokens - sequences * length
         return Totals(documents=documents, tokens=tokens, sequences=sequences, tail=max(0, left), padding=max(0, -left))

@@ -71,7 +71,12 @@ class CompressedJsonLines:
 
 def refuse_other_kinds(path: str) -> None:
     """Raises InputError, whatever the policy, for a file that is no JSON lines at all: skipping its lines would lose it whole."""
-    if _is_array(contents.head(path, "JSON lines")):
+    start = contents.head(path, "JSON lines")
+    if start.removeprefix(contents.BOM).lstrip().partition(b"\n")[0].strip() == b"{":
+        raise InputError(
+            f"{path}: one JSON object a line wanted, this one goes over several; put each on a line with `jq -c .`"
+        )
+    if _is_array(start):
         raise InputError(
             f"{path}: one JSON object a line wanted, this is a JSON array; "
             f"turn it into lines with `jq -c '.[]'`, or read it with `datasets` and give that to write_shards"

@@ -8,6 +8,7 @@ import numpy as np
 from shard_writer import tokens
 from shard_writer.errors import SetError, SettingError
 from shard_writer.manifest import Manifest
+from shard_writer.pretrained import load_tokenizer
 from shard_writer.shards import TokenIds
 
 BOUNDARY = "⏎ end of document ⏎"
@@ -20,7 +21,7 @@ def load_matching_tokenizer(manifest: Manifest, name: str | None = None) -> Any:
         raise SetError(
             f"{manifest.root}: written with a tokenizer that had no name; name the folder of it with --tokenizer"
         )
-    tokenizer = tokens.load_tokenizer(name)
+    tokenizer = load_tokenizer(name)
     check_tokenizer(manifest, tokenizer, name)
     return tokenizer
 

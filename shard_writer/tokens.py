@@ -173,16 +173,6 @@ def plain_ids(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-def load_tokenizer(name: str) -> Any:
-    """A `transformers` tokenizer by name or folder. Raises SettingError when there is none."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise SettingError(f"tokenizer {name!r} cannot be loaded: {str(error).splitlines()[0]}") from None
-
-
 def describe(
     tokenizer: Any, *, name: str, eos_token: str | None = None, add_bos: bool | None = None, engine: str | None = None
 ) -> TokenizerSpec:

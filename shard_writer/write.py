@@ -26,6 +26,7 @@ from shard_writer.engines import Engine
 from shard_writer.errors import InputError, SettingError
 from shard_writer.manifest import VERSION, DatasetInfo, Manifest, ShardEntry, Totals, first_numbers
 from shard_writer.output import Output
+from shard_writer.pretrained import load_tokenizer
 from shard_writer.provenance import Origins
 from shard_writer.reduce import CountRows, ReduceStep, ShardTask
 from shard_writer.remote import Url
@@ -45,7 +46,7 @@ DECIDING = (
 
 def write_shards(
     *,
-    input: str | list[str] | Iterable[Mapping[str, Any]],
+    input: str | os.PathLike[str] | list[str | os.PathLike[str]] | Iterable[Mapping[str, Any]],
     tokenizer: Any,
     output: str | os.PathLike[str] | Url,
     **settings: Any,
@@ -57,6 +58,7 @@ def write_shards(
     write` (see WriteArguments). Raises SettingError, InputError or SetError; then the output is as it was.
     """
     names = _names(input)
+    tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, os.PathLike) else tokenizer
     name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
     arguments = WriteArguments(input=names or [], tokenizer=name, output=str(output), **settings)
     if arguments.engine == "local" and arguments.num_workers:
@@ -107,14 +109,14 @@ def _write_to(target: Output, arguments: WriteArguments, spec: TokenizerSpec, so
 
 def _names(given: Any) -> list[str] | None:
     """What is given as names of inputs; None when it is the documents themselves."""
-    if isinstance(given, str):
-        return [given]
-    all_names = isinstance(given, (list, tuple)) and all(isinstance(name, str) for name in given)
-    return list(given) if all_names else None
+    if isinstance(given, (str, os.PathLike)):
+        return [os.fspath(given)]
+    all_names = isinstance(given, (list, tuple)) and all(isinstance(name, (str, os.PathLike)) for name in given)
+    return [os.fspath(name) for name in given] if all_names else None
 
 
 def _describe(tokenizer: Any, arguments: WriteArguments) -> TokenizerSpec:
-    loaded = tokens.load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
     return tokens.describe(
         loaded,
         name=arguments.tokenizer,

@@ -82,7 +82,10 @@ def test_a_recipe_writes_the_same_as_its_flags_and_as_the_function(
         (b"{}", ["--eos_token", "<end>"], "eos_token: '<end>' is not in the vocabulary of tokenizer"),
         (b"{}", ["--seq_length", "0"], "seq_length: 0, needed: at least 1"),
         (b"{}", ["--seq_len", "16"], "unknown flag '--seq_len'; nearest: seq_length"),
-        (b"{}", ["--tokenizer", "/nowhere/at/all"], "tokenizer '/nowhere/at/all' cannot be loaded"),
+        (b"{}", ["--tokenizer", "/nowhere/at/all"], "tokenizer '/nowhere/at/all': no such folder"),
+        (b"{}", ["--tokenizer", "nowhere"], "tokenizer 'nowhere' cannot be loaded"),
+        (b'{\n"text":"a"\n}\n', ["--bad_documents", "skip"], "one JSON object a line wanted, this one goes over several"),
+        (b'{"text":"a"}\n' * 20, ["--validation_fraction", "1e-9"], "or, where it is held out, a larger --validation_frac"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_ends_with_status_1_one_line_and_no_files(
@@ -145,6 +148,16 @@ def test_a_run_that_was_stopped_says_that_it_can_go_on(
         assert write(*flags) == 1
     assert message in capsys.readouterr().err
     assert write(*flags) == 0
+
+
+def test_an_output_that_cannot_be_is_no_run_that_goes_on(
+    write: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(jsonl(tmp_path / "a.jsonl", ["abcdefg"] * 10))
+    before = file.read_bytes()
+    assert write("--input", str(file), "--seq_length", "8", "--output", str(file)) == 1
+    assert "goes on" not in error_of(capsys)
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize(("argv", "status"), [([], 2), (["wrte"], 2), (["--help"], 0), (["-h"], 0)])
@@ -260,6 +273,20 @@ def test_show_asks_for_the_tokenizer_of_a_set_whose_tokenizer_had_no_name(
     assert main(["show", str(tmp_path / "out")]) == 1
     assert "--tokenizer" in error_of(capsys)
     assert main(["show", str(tmp_path / "out"), "--tokenizer", tokenizer]) == 0
+
+
+@pytest.mark.processes
+def test_output_that_nobody_reads_on_ends_a_command_without_a_word(tokenizer: str, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "a.jsonl", ["abcdefg" * 1000] * 100)
+    write_shards(input=source, tokenizer=tokenizer, output=tmp_path / "set", seq_length=64, workers=0)
+    command = [sys.executable, "-m", "shard_writer", "show", str(tmp_path / "set"), "--rows", "10000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shown:
+        assert shown.stdout is not None
+        assert shown.stderr is not None
+        assert shown.stdout.readline().startswith("── sequence 0".encode())
+        shown.stdout.close()
+        assert shown.stderr.read() == b""
+        assert shown.wait(60) == 128 + signal.SIGPIPE
 
 
 @pytest.mark.processes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shard_writer import InputError, Manifest, documents, packing, sources, write_shards
+from shard_writer import InputError, Manifest, documents, packing, sources, steps, write_shards
 from tests.written import EOS, byte_ids, contents, jsonl, rows_of
 from train import ShardLoader, World
 from train.evaluate import IGNORED, batches
@@ -132,6 +132,7 @@ def write(t0: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """write_shards with best_fit in this process, with many small tasks of several batches."""
     monkeypatch.setattr(sources, "_LARGEST_TASK", 800)
     monkeypatch.setattr(documents, "BATCH_BYTES", 400)
+    monkeypatch.setattr(steps, "PART_BYTES", 200)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
     def run(texts: list[str], output: str = "out", **settings: Any) -> Manifest:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shard_writer import Manifest, documents, sources, write_shards
+from shard_writer import Manifest, documents, sources, steps, write_shards
 from tests.written import EOS, byte_ids, contents, jsonl, rows_of
 
 Write = Callable[..., Manifest]
@@ -24,6 +24,7 @@ def write(t0: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """write_shards in this process, with many small tasks of several batches."""
     monkeypatch.setattr(sources, "_LARGEST_TASK", 300)
     monkeypatch.setattr(documents, "BATCH_BYTES", 100)
+    monkeypatch.setattr(steps, "PART_BYTES", 200)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
     def run(source: Any, output: str = "out", **settings: Any) -> Manifest:

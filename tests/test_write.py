@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 import webdataset
 
-from shard_writer import InputError, Manifest, SetError, SettingError, documents, open_shards, sources, write_shards
+from shard_writer import (
+    InputError,
+    Manifest,
+    SetError,
+    SettingError,
+    documents,
+    open_shards,
+    sources,
+    steps,
+    write_shards,
+)
 from shard_writer.engines import SerialExecutor
 from shard_writer.reduce import ReduceStep
 from shard_writer.spool import Part
@@ -32,9 +42,10 @@ def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small files become many tasks of several batches."""
+    """Small files become many tasks of several batches and some of two parts."""
     monkeypatch.setattr(sources, "_LARGEST_TASK", 500)
-    monkeypatch.setattr(documents, "BATCH_BYTES", 200)
+    monkeypatch.setattr(documents, "BATCH_BYTES", 100)
+    monkeypatch.setattr(steps, "PART_BYTES", 300)
 
 
 @pytest.fixture
@@ -64,6 +75,15 @@ def varied(count: int) -> list[str]:
     """Texts of 1 to 60 characters, some of several bytes."""
     draw = random.Random(count)
     return ["".join(draw.choice("ab é日👍\n") for _ in range(draw.randrange(1, 61))) for _ in range(count)]
+
+
+def test_paths_are_taken_where_their_names_are(write: Write, t0: Any, tmp_path: Path) -> None:
+    t0.save_pretrained(tmp_path / "tokenizer")
+    file = Path(sevens(10, tmp_path))
+    write(str(file), "names", tokenizer=str(tmp_path / "tokenizer"))
+    for given in (file, [file]):
+        write(given, "paths", tokenizer=tmp_path / "tokenizer", overwrite=True)
+        assert contents(tmp_path / "paths") == contents(tmp_path / "names")
 
 
 # G1: no token lost

@@ -9,17 +9,16 @@ from typing import Any
 import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from shard_writer.errors import SetError, SettingError
 from shard_writer.manifest import DatasetInfo, Manifest
+from shard_writer.pretrained import load_tokenizer
 from shard_writer.show import check_tokenizer
-from shard_writer.tokens import load_tokenizer
 from train.arguments import ModelArguments
 from train.world import is_main_process
 
-_HUB_SECONDS = 5.0  # it has to answer whether it knows a name
 _ROUNDING = 32  # units in the last place
 _log = logging.getLogger("train")
 
@@ -161,7 +160,7 @@ def find_tokenizer(manifest: Manifest, model_name: str | None) -> PreTrainedToke
     for name in (model_name, manifest.info.tokenizer.name):
         if name and (not os.path.isdir(name) or os.path.isfile(os.path.join(name, "tokenizer_config.json"))):
             try:
-                tokenizer: PreTrainedTokenizerBase = load_tokenizer(name) if name == model_name else _load_at_hand(name)
+                tokenizer: PreTrainedTokenizerBase = load_tokenizer(name)
             except SettingError:
                 continue  # the model comes without one, or the one that wrote the set is not on this machine
             check_tokenizer(manifest, tokenizer, name)
@@ -172,31 +171,3 @@ def find_tokenizer(manifest: Manifest, model_name: str | None) -> PreTrainedToke
             manifest.info.tokenizer.name,
         )
     return None
-
-
-def _load_at_hand(name: str) -> Any:
-    """A tokenizer on this machine or on the hub. Raises SettingError at once where the hub has none or does not answer.
-
-    `transformers` alone asks a hub out of reach again and again, for most of a minute.
-    """
-    if os.path.exists(name) or _is_on_hub(name):
-        return load_tokenizer(name)
-    try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=True)  # of its cache
-    except (OSError, ValueError, KeyError) as error:
-        raise SettingError(
-            f"tokenizer {name!r}: not on this machine, and the hub has none or does not answer"
-        ) from error
-
-
-def _is_on_hub(name: str) -> bool:
-    """Whether the hub says that it has a repository of this name."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    of_its_library: Any = HfHubHTTPError.__bases__[0]  # whichever that is
-    try:
-        HfApi().model_info(name, timeout=_HUB_SECONDS)
-    except (of_its_library, OSError, ValueError):
-        return False
-    return True
