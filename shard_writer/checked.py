@@ -16,7 +16,7 @@ from shard_writer.errors import InputError
 
 # of each batch, at least: tokenized a second time to check the fast engine
 SAMPLE_SHARE, SAMPLE_CHARS = 1 / 8192, 1 << 8
-_PIECE, _NEAR = 16, 16  # characters of a piece around a new character, and on either side of it
+_PIECE, _NEAR = 8, 8  # characters of a piece around a new character, and on either side of it
 _ASCII = bytes(range(128))
 Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]  # flat ids, document offsets
 
@@ -80,12 +80,12 @@ class NewCharacters:
         return [piece for text in texts if not text.isascii() for piece in self._around(text)]
 
     def _around(self, text: str) -> list[str]:
-        if self._seen[_codes(text.encode().translate(None, _ASCII).decode())].all():  # far quicker than what follows
+        codes = _codes(text.encode().translate(None, _ASCII).decode())  # far quicker than to look at all characters
+        new = np.unique(codes[~self._seen[codes]])
+        if not len(new):
             return []
-        codes = _codes(text)
-        new = np.flatnonzero(~self._seen[codes])
-        first = new[np.unique(codes[new], return_index=True)[1]]
-        self._seen[codes[first]] = True
+        self._seen[new] = True
+        first = np.array([text.index(chr(code)) for code in new.tolist()])
         pieces = np.unique(first // _PIECE)
         apart = np.flatnonzero(np.diff(pieces) > 1) + 1  # neighbours are compared as one
         starts, stops = pieces[[0, *apart]] * _PIECE - _NEAR, (pieces[[*(apart - 1), -1]] + 1) * _PIECE + _NEAR

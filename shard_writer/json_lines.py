@@ -4,6 +4,7 @@
 length and escaped surrogates. A BOM at the start of a line is no part of it (files put together keep theirs).
 """
 
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -118,9 +119,7 @@ def _line_start(file: IO[bytes], place: int) -> int:
 
 def parse_lines(block: bytes, column: str, bad: Bad, place: Place) -> Batch:
     """The documents of a block of JSON lines."""
-    lines = block.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
+    lines = list(io.BytesIO(block))
     try:
         values = [orjson.loads(line)[column] for line in lines]
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -130,7 +129,7 @@ def parse_lines(block: bytes, column: str, bad: Bad, place: Place) -> Batch:
 
 def _parse_line(line: bytes, column: str, bad: Bad, place: Place, index: int) -> list[str]:
     """The document of one line, or none."""
-    line = line.removeprefix(contents.BOM)
+    line = line.removeprefix(contents.BOM).removesuffix(b"\n")
     if not line.strip():
         return []
     try:
