@@ -50,7 +50,7 @@ def begin() -> None:
 
 @contextmanager
 def local(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterator[Engine]:
-    """An engine of `workers` processes, each of which runs prepare(argument) first. They end at once when the body fails."""
+    """An engine of `workers` processes, each of which runs prepare(argument) first. They end at once when the body does."""
     if workers == 0:
         prepare(argument)
         yield Engine(SerialExecutor(), 1)
@@ -62,9 +62,8 @@ def local(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterat
     with ours, theirs, ProcessPoolExecutor(workers, context, _start_worker, first) as pool:
         try:
             yield Engine(pool, 2 * workers)
-        except BaseException:
-            ours.close()  # what they are at, and all that waits, would be done again anyway
-            raise
+        finally:
+            ours.close()  # nothing that they hold is needed: what they are at after a failure would be done again anyway
 
 
 def run(pool: Executor, step: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Iterator[Result]:

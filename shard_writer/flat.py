@@ -14,7 +14,7 @@ def take(ids: TokenIds, lengths: NDArray[np.int64], order: NDArray[np.int64]) ->
     """The documents `order`, one behind the other. ids: (tokens,); lengths: (documents,); order: (chosen documents,)."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    return _ids(_column(ids, offsets).take(pa.array(order)), ids.dtype)
+    return _ids(_column(ids, offsets).take(numbers(order)), ids.dtype)
 
 
 def surround(ids: TokenIds, offsets: NDArray[np.int64], prefix: tuple[int, ...], suffix: tuple[int, ...]) -> TokenIds:
@@ -22,11 +22,15 @@ def surround(ids: TokenIds, offsets: NDArray[np.int64], prefix: tuple[int, ...],
 
     ids: (tokens,); offsets: (documents + 1,), document i is ids[offsets[i]:offsets[i+1]].
     """
-    before, behind = (
-        pa.scalar(np.array(around, ids.dtype).tobytes(), pa.large_binary()) for around in (prefix, suffix)
-    )
-    nothing_between = pa.scalar(b"", pa.large_binary())
+    around = np.array([*prefix, *suffix], ids.dtype)
+    ends = np.array([0, len(prefix), len(around), len(around)])
+    before, behind, nothing_between = _column(around, ends)
     return _ids(pc.binary_join_element_wise(before, _column(ids, offsets), behind, nothing_between), ids.dtype)
+
+
+def numbers(values: NDArray[np.int64]) -> pa.Int64Array:
+    """The same numbers in the same memory; pa.array would do, but imports pandas to see whether it is given that."""
+    return pa.Int64Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def _column(ids: TokenIds, offsets: NDArray[np.int64]) -> pa.LargeBinaryArray:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from shard_writer.flat import numbers
 from shard_writer.packing import Tiles
 from shard_writer.spool import TaskRecord
 
@@ -49,7 +50,7 @@ class Origins:
             tasks[record.index] = (first_document, source, place, by_file)
             first_document += record.documents
             place += record.rows
-        return cls(tasks, pa.array(names, pa.string()))
+        return cls(tasks, _texts(names))
 
     def save(self, folder: Path) -> None:
         """Leave them for `load`."""
@@ -70,18 +71,25 @@ class Origins:
         by_file = first["by_file"]
         return pa.table(
             {
-                "row": tiles.row,
-                "start": tiles.start,
-                "length": tiles.length,
-                "document": first["document"] + documents["number"],
+                "row": numbers(tiles.row),
+                "start": numbers(tiles.start),
+                "length": numbers(tiles.length),
+                "document": numbers(first["document"] + documents["number"]),
                 "source": self._names(first["source"] + np.where(by_file, documents["row"], 0)),
-                "place": first["place"] + np.where(by_file, 0, documents["row"]),
+                "place": numbers(first["place"] + np.where(by_file, 0, documents["row"])),
             }
         )
 
     def _names(self, sources: NDArray[np.int64]) -> pa.Array:
         used, codes = np.unique(sources, return_inverse=True)
-        return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), self.sources.take(pa.array(used)))
+        return pa.DictionaryArray.from_arrays(numbers(codes).cast(pa.int32()), self.sources.take(numbers(used)))
+
+
+def _texts(values: Sequence[str]) -> pa.StringArray:
+    """Texts as a column, see `numbers`."""
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
 def to_parquet(table: pa.Table) -> bytes:
@@ -104,7 +112,7 @@ def rows_between(table: pa.Table, start: int, stop: int, first: int) -> pa.Table
     """What a table says of rows `start` … `stop - 1` of its shard, which become rows `first`, `first` + 1 and so on."""
     begin, end = np.searchsorted(table["row"].to_numpy(), [start, stop]).tolist()
     part = table.slice(begin, end - begin)
-    return part.set_column(0, "row", pa.array(part["row"].to_numpy() - start + first))
+    return part.set_column(0, "row", numbers(part["row"].to_numpy() - start + first))
 
 
 def join(tables: Sequence[pa.Table]) -> pa.Table:
