@@ -22,7 +22,7 @@ def surround(ids: TokenIds, offsets: NDArray[np.int64], prefix: tuple[int, ...],
 
     ids: (tokens,); offsets: (documents + 1,), document i is ids[offsets[i]:offsets[i+1]].
     """
-    around = np.array([*prefix, *suffix], ids.dtype)
+    around: TokenIds = np.array([*prefix, *suffix], ids.dtype)
     ends = np.array([0, len(prefix), len(around), len(around)])
     before, behind, nothing_between = _column(around, ends)
     return _ids(pc.binary_join_element_wise(before, _column(ids, offsets), behind, nothing_between), ids.dtype)
