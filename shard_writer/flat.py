@@ -22,10 +22,11 @@ def surround(ids: TokenIds, offsets: NDArray[np.int64], prefix: tuple[int, ...],
 
     ids: (tokens,); offsets: (documents + 1,), document i is ids[offsets[i]:offsets[i+1]].
     """
-    around: TokenIds = np.array([*prefix, *suffix], ids.dtype)
+    dtype: np.dtype[Any] = ids.dtype
+    around: TokenIds = np.array([*prefix, *suffix], dtype)
     ends = np.array([0, len(prefix), len(around), len(around)])
     before, behind, nothing_between = _column(around, ends)
-    return _ids(pc.binary_join_element_wise(before, _column(ids, offsets), behind, nothing_between), ids.dtype)
+    return _ids(pc.binary_join_element_wise(before, _column(ids, offsets), behind, nothing_between), dtype)
 
 
 def numbers(values: NDArray[np.int64]) -> pa.Int64Array:

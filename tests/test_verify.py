@@ -149,7 +149,7 @@ def test_an_input_of_other_text_repairs_nothing_and_says_so(sound: Sound, tmp_pa
     [
         ("longer", r"cannot be repaired: its input has \d+ bytes, and had \d+ when the set was written"),
         ("gone", r"cannot be repaired: input .*0\.jsonl.* no such file"),
-        ("tokenizer", r"cannot be repaired: tokenizer .* cannot be loaded"),
+        ("tokenizer", r"cannot be repaired: tokenizer .*: no such folder"),
     ],
 )
 def test_an_input_that_is_not_what_it_was_is_refused(change: str, message: str, sound: Sound, tmp_path: Path) -> None:
