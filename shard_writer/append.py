@@ -45,9 +45,8 @@ class Base:
         if self.manifest is None:
             return
         info, root = self.manifest.info, self.manifest.root
-        around = {"prefix_ids": list(spec.prefix), "suffix_ids": list(spec.suffix)}
-        mine = {"seq_length": seq_length, "dtype": spec.dtype.name, "packing": packing} | around
-        there = {"seq_length": info.seq_length, "dtype": info.dtype, "packing": "wrap"} | around | info.settings
+        mine = {"seq_length": seq_length, "dtype": spec.dtype.name, "packing": packing} | spec.surroundings
+        there = mine | {"seq_length": info.seq_length, "dtype": info.dtype, "packing": "wrap"} | info.settings
         for key, seen in mine.items():
             if seen != (needed := there[key]):
                 raise SettingError(

@@ -4,7 +4,7 @@ The stream of a split is made of windows: cells of hashed documents, each over a
 order). `wrap` cuts the whole stream; `best_fit` packs each window by itself, so that memory stays bounded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from shard_writer.errors import InputError, SettingError
 from shard_writer.manifest import Totals
 from shard_writer.reduce import ShardTask, Window, WindowPiece
 from shard_writer.shards import RowFormat
-from shard_writer.spool import SPAN, Part, Spans
+from shard_writer.spool import SPAN, Spans
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ class Split:
 class Layout:
     """What the shards of a set are cut from: the spool's folder, its parts in input order, and what `Part.ends` says of each.
 
+    parts: (parts, 2) int64, task and number of each.
     ends: (parts, cells, 2) uint32, which is what the memory of the main process grows by: 33 kB a part at most.
     """
 
     folder: Path
-    parts: Sequence[Part]
+    parts: NDArray[np.int64]
     ends: NDArray[np.uint32]
     row_format: RowFormat
     shuffle: bool
@@ -54,8 +55,7 @@ class Layout:
         last = self.ends[parts, cells.stop - 1].astype(np.int64)
         before = self.ends[parts, cells.start - 1].astype(np.int64) if cells.start else np.zeros_like(last)
         found = np.empty(len(last), SPAN)
-        found["task"] = [part.task for part in self.parts[parts]]
-        found["number"] = [part.number for part in self.parts[parts]]
+        found["task"], found["number"] = self.parts[parts].T
         found["all_documents"] = self.ends[parts, -1, 0]
         found["first_document"], found["first_token"] = before.T
         found["documents"], found["tokens"] = (last - before).T

@@ -278,9 +278,7 @@ def _read_entries(root: Path | Url, count: int | None) -> Iterable[ShardEntry]:
     except UnicodeDecodeError as error:
         raise SetError(f"{path}: not UTF-8 ({error}); restore it or write the set again") from None
     seen: set[str] = set()
-    right: set[tuple[type, ...]] = (
-        set()
-    )  # types of values that were compared with what they should be: nearly always the same
+    right: set[tuple[type, ...]] = set()  # types of values that were found right: nearly always the same
     for number, line in enumerate(lines, 1):
         try:
             entry = ShardEntry(**orjson.loads(line))

@@ -86,10 +86,11 @@ class Origins:
 
 
 def _texts(values: Sequence[str]) -> pa.StringArray:
-    """Texts as a column, see `numbers`."""
+    """Texts as a column, see `numbers`. Raises pyarrow.ArrowInvalid for more than 2 GiB of them."""
     encoded = [value.encode() for value in values]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    whole = pa.LargeStringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+    return whole.cast(pa.string())
 
 
 def to_parquet(table: pa.Table) -> bytes:

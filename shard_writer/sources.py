@@ -117,9 +117,8 @@ def plan_rows(rows: Any, *, text_column: str) -> Source:
     """Tasks for a `datasets` data set or any iterable of mappings; workers read for themselves only what lies on disk."""
     if isinstance(rows, Mapping):
         raise InputError(f"input: {type(rows).__name__} of {sorted(rows)[:5]}, needed: rows; give one of its values")
-    has_transform = (getattr(rows, "format", None) or {}).get(
-        "type"
-    ) == "custom"  # of the user, who wants what it makes
+    format_of_rows = getattr(rows, "format", None) or {}
+    has_transform = format_of_rows.get("type") == "custom"  # of the user, who wants what it makes
     rows = rows.with_format(None) if hasattr(rows, "with_format") and not has_transform else rows
     if hasattr(rows, "select") and getattr(rows, "cache_files", None) and not has_transform:
         name = f"datasets.Dataset {rows._fingerprint}"

@@ -14,9 +14,8 @@ from shard_writer.sources import Task
 from shard_writer.spool import DOCUMENT, Part, TaskRecord
 from shard_writer.tokens import DocumentEncoder, TokenizerSpec
 
-PART_BYTES = (
-    32 << 20
-)  # ids of a part, a batch more or less: what a task holds in memory, and again while it is put in order
+# ids of a part, and up to a batch more: what a task holds in memory, and again while it is put in order
+PART_BYTES = 32 << 20
 _ORDER, _SPLIT = 1, 2  # purposes of random numbers, so that none is used twice; 3 is in reduce.py
 _encoder: DocumentEncoder  # of this process
 

@@ -63,6 +63,11 @@ class TokenizerSpec:
     suffix: tuple[int, ...]  # ids behind it; the last is EOS
     bos_text: str  # dropped where a document starts with it and `prefix` already is that token
 
+    @property
+    def surroundings(self) -> dict[str, list[int]]:
+        """What stands around each document, as dataset.json has it."""
+        return {"prefix_ids": list(self.prefix), "suffix_ids": list(self.suffix)}
+
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of stored ids."""

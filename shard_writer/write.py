@@ -16,22 +16,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-from shard_writer import engines, headroom, layout, ray_engine, remote, sources, spool, steps, storage, tokens, transfer
+from shard_writer import (
+    engines,
+    headroom,
+    layout,
+    progress,
+    ray_engine,
+    remote,
+    sources,
+    spool,
+    steps,
+    storage,
+    tokens,
+    transfer,
+)
 from shard_writer.append import Base
 from shard_writer.arguments import WriteArguments
 from shard_writer.barrier import Layout, Split, Stream, Windows
 from shard_writer.engines import Engine
 from shard_writer.errors import InputError, SettingError
-from shard_writer.manifest import VERSION, DatasetInfo, Manifest, ShardEntry, Totals, first_numbers
+from shard_writer.manifest import VERSION, DatasetInfo, Manifest, Totals, first_numbers
 from shard_writer.output import Output
 from shard_writer.pretrained import load_tokenizer
 from shard_writer.provenance import Origins
 from shard_writer.reduce import CountRows, ReduceStep, ShardTask
 from shard_writer.remote import Url
 from shard_writer.shards import RowFormat
-from shard_writer.sources import Source, Task
+from shard_writer.sources import Source
 from shard_writer.spool import TaskRecord
 from shard_writer.steps import MapStep
 from shard_writer.tokens import TokenizerSpec
@@ -137,8 +149,7 @@ def _plan(arguments: WriteArguments) -> Source:
 
 
 def _settings(arguments: WriteArguments, spec: TokenizerSpec) -> dict[str, Any]:
-    around = {"prefix_ids": list(spec.prefix), "suffix_ids": list(spec.suffix)}
-    return {key: getattr(arguments, key) for key in DECIDING} | around
+    return {key: getattr(arguments, key) for key in DECIDING} | spec.surroundings
 
 
 def _identity(arguments: WriteArguments, spec: TokenizerSpec, source: Source) -> str | None:
@@ -157,13 +168,13 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
     if arguments.engine == "ray":
         headroom.tell(headroom.estimate(source, spec.dtype.itemsize, arguments.num_shards), target.spool)
     with _engine(arguments, spec, target) as engine:
-        records = _map(engine, map_step, source, target.spool)
+        records = progress.map_tasks(engine, map_step, source, target.spool)
         source.refuse_changes()
         Origins.of(records, base.documents).save(target.spool)
         skipped = _skipped(records)
         shape = _layout(records, map_step, reduce_step)
         totals, shards, tasks = _cut(engine, arguments, map_step, shape, base, skipped)
-        entries = _reduce(engine, reduce_step, shards, tasks)
+        entries = progress.reduce_shards(engine, reduce_step, shards, tasks)
     info = DatasetInfo(
         seq_length=arguments.seq_length,
         dtype=spec.dtype.name,
@@ -210,33 +221,13 @@ def _layout(records: list[TaskRecord], step: MapStep, reduce_step: ReduceStep) -
     ends = np.empty((len(parts), step.num_cells, 2), np.uint32)
     for index, part in enumerate(parts):
         ends[index] = part.ends()
-    return Layout(folder=step.folder, parts=parts, ends=ends, row_format=reduce_step.row_format, shuffle=step.shuffle)
-
-
-def _map(engine: Engine, step: MapStep, source: Source, folder: Path) -> list[TaskRecord]:
-    """Records of all tasks in input order; tasks that an earlier run finished are not done again."""
-    records: dict[int, TaskRecord] = {}
-    with tqdm(desc="tokenize", total=source.size, unit="B", unit_scale=True, disable=None) as bar:
-
-        def unfinished() -> Iterator[Task]:
-            for task in source.tasks:
-                record = spool.read_record(folder, task.index, step.num_cells)
-                if record is None:
-                    yield task
-                else:
-                    note(record)
-
-        def note(record: TaskRecord) -> None:
-            records[record.index] = record
-            bar.update(record.size)
-
-        done = 0
-        for record in engine.run(step, unfinished()):
-            note(record)
-            done += 1
-    if len(records) > done:
-        _log.info("tokenize: goes on with %d tasks that an earlier run did", len(records) - done)
-    return [records[index] for index in sorted(records)]
+    return Layout(
+        folder=step.folder,
+        parts=np.array([(part.task, part.number) for part in parts], np.int64).reshape(-1, 2),
+        ends=ends,
+        row_format=reduce_step.row_format,
+        shuffle=step.shuffle,
+    )
 
 
 def _skipped(records: list[TaskRecord]) -> dict[str, int]:
@@ -284,22 +275,3 @@ def _stream(engine: Engine, arguments: WriteArguments, windows: Windows) -> Stre
     rows = dict(engine.run(CountRows(arguments.seq_length), enumerate(windows)))
     sizes = np.array([rows[i] for i in range(len(windows))], np.int64)
     return Stream(windows=windows, sizes=sizes, per_sequence=1, apart=True)
-
-
-def _reduce(engine: Engine, step: ReduceStep, shards: int, tasks: Iterator[ShardTask]) -> tuple[ShardEntry, ...]:
-    """Manifest lines of all shards, in order."""
-    entries: dict[str, ShardEntry] = {}
-    names: list[str] = []
-
-    def named() -> Iterator[ShardTask]:
-        for task in tasks:
-            names.append(task.name)
-            yield task
-
-    if present := len(list(step.folder.glob("*.json"))):
-        _log.info("write shards: goes on with %d shards that an earlier run made", present)
-    with tqdm(desc="write shards", total=shards, unit="shard", disable=None) as bar:
-        for entry in engine.run(step, named()):
-            entries[entry.shard] = entry
-            bar.update()
-    return tuple(entries[name] for name in names)

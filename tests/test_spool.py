@@ -42,12 +42,16 @@ def written(folder: Path, shuffle: bool) -> tuple[Windows, list[NDArray[np.uint1
         if ids:
             part.write(np.concatenate([ids[i] for i in order]), documents[order], cells)
             ends.append(part.ends())
-            made.append(part)
+            made.append((part.task, part.number))
     shape = Layout(
-        folder=folder, parts=made, ends=np.array(ends, np.uint32), row_format=RowFormat(4, DTYPE), shuffle=shuffle
+        folder=folder,
+        parts=np.array(made),
+        ends=np.array(ends, np.uint32),
+        row_format=RowFormat(4, DTYPE),
+        shuffle=shuffle,
     )
     stream.sort(key=lambda document: document[0])
-    return shape.windows(Split("train", range(made[0].num_cells))), [ids for _, ids in stream]
+    return shape.windows(Split("train", range(shape.ends.shape[1]))), [ids for _, ids in stream]
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -1,0 +1,62 @@
+"""The steps over all that they are for, with a bar and a word on what an earlier run has done."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from shard_writer import spool
+from shard_writer.engines import Engine
+from shard_writer.manifest import ShardEntry
+from shard_writer.reduce import ReduceStep, ShardTask
+from shard_writer.sources import Source, Task
+from shard_writer.spool import TaskRecord
+from shard_writer.steps import MapStep
+
+_log = logging.getLogger("shard_writer")
+
+
+def map_tasks(engine: Engine, step: MapStep, source: Source, folder: Path) -> list[TaskRecord]:
+    """Records of all tasks in input order; tasks that an earlier run finished are not done again."""
+    records: dict[int, TaskRecord] = {}
+    with tqdm(desc="tokenize", total=source.size, unit="B", unit_scale=True, disable=None) as bar:
+
+        def unfinished() -> Iterator[Task]:
+            for task in source.tasks:
+                record = spool.read_record(folder, task.index, step.num_cells)
+                if record is None:
+                    yield task
+                else:
+                    note(record)
+
+        def note(record: TaskRecord) -> None:
+            records[record.index] = record
+            bar.update(record.size)
+
+        done = 0
+        for record in engine.run(step, unfinished()):
+            note(record)
+            done += 1
+    if len(records) > done:
+        _log.info("tokenize: goes on with %d tasks that an earlier run did", len(records) - done)
+    return [records[index] for index in sorted(records)]
+
+
+def reduce_shards(engine: Engine, step: ReduceStep, shards: int, tasks: Iterator[ShardTask]) -> tuple[ShardEntry, ...]:
+    """Manifest lines of all shards, in order."""
+    entries: dict[str, ShardEntry] = {}
+    names: list[str] = []
+
+    def named() -> Iterator[ShardTask]:
+        for task in tasks:
+            names.append(task.name)
+            yield task
+
+    if present := len(list(step.folder.glob("*.json"))):
+        _log.info("write shards: goes on with %d shards that an earlier run made", present)
+    with tqdm(desc="write shards", total=shards, unit="shard", disable=None) as bar:
+        for entry in engine.run(step, named()):
+            entries[entry.shard] = entry
+            bar.update()
+    return tuple(entries[name] for name in names)
