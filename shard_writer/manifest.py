@@ -7,14 +7,15 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
-import orjson
+from msgspec import Struct, structs
+from msgspec.json import Decoder
 from numpy.typing import NDArray
 
 from shard_writer import remote, storage
@@ -26,11 +27,10 @@ FORMAT = "tokentar"
 VERSION = 1
 DATASET_FILE = "dataset.json"
 MANIFEST_FILE = "manifest.jsonl"
-_PLAIN_NAME = re.compile(r"[^./\0][^/\0]*")
+_PLAIN_NAMES = re.compile(r"([^./\0\n][^/\0\n]*\n)*")  # each with its end of line
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardEntry:
+class ShardEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One line of manifest.jsonl."""
 
     shard: str  # name without .tar
@@ -149,7 +149,7 @@ class Manifest:
 
     def split(self, name: str) -> "Manifest":
         """The same set with the shards of one split. Raises SetError when there are none."""
-        chosen = self.choose({entry.shard for entry in self.shards if entry.split == name})
+        chosen = replace(self, shards=tuple(entry for entry in self.shards if entry.split == name))
         if not chosen.shards:
             raise SetError(
                 f"{self.root}: no split {name!r}; there are {sorted({entry.split for entry in self.shards})}"
@@ -169,7 +169,7 @@ class Manifest:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when any byte, name or number of the chosen shards does: 16 hexadecimal digits."""
-        shards = (replace(entry, docs_bytes=None, docs_xxh3=None) for entry in self.shards)
+        shards = (structs.replace(entry, docs_bytes=None, docs_xxh3=None) for entry in self.shards)
         return storage.checksum(manifest_text(shards).encode())
 
     @property
@@ -192,9 +192,6 @@ class Manifest:
             return ShardFile(file.name, row_format, rows, first)
 
 
-_ENTRY_TYPES = {key: get_args(kind) or (kind,) for key, kind in get_type_hints(ShardEntry).items()}
-
-
 def first_numbers(shards: Iterable[ShardEntry]) -> dict[str, int]:
     """The number of each shard's first sequence, by shard name; numbers are unique in the whole set."""
     firsts, number = {}, 0
@@ -206,7 +203,7 @@ def first_numbers(shards: Iterable[ShardEntry]) -> dict[str, int]:
 
 def manifest_text(shards: Iterable[ShardEntry]) -> str:
     """manifest.jsonl of these shards."""
-    lines = ({key: value for key, value in asdict(entry).items() if value is not None} for entry in shards)
+    lines = ({key: value for key, value in structs.asdict(entry).items() if value is not None} for entry in shards)
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -228,7 +225,7 @@ def open_shards(folder: str | os.PathLike[str] | Url) -> Manifest:
     """
     root = remote.place(folder)
     info = read_info(root)
-    shards = tuple(_read_entries(root, info.shards))
+    shards = _read_entries(root, info.shards)
     if info.shards is not None and len(shards) < info.shards:
         raise SetError(
             f"{root / MANIFEST_FILE}: {len(shards)} lines where {DATASET_FILE} counts {info.shards} shards; a line was lost, "
@@ -268,32 +265,36 @@ def read_info(root: Path | Url) -> DatasetInfo:
         ) from None
 
 
-def _read_entries(root: Path | Url, count: int | None) -> Iterable[ShardEntry]:
+def _read_entries(root: Path | Url, count: int | None) -> tuple[ShardEntry, ...]:
     """The first `count` lines of the manifest, or all: behind them may be those of an append under way."""
     path = root / MANIFEST_FILE
     try:
-        lines = path.read_text().splitlines()[:count]
+        content = path.read_bytes()
     except FileNotFoundError:
         raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
-    except UnicodeDecodeError as error:
-        raise SetError(f"{path}: not UTF-8 ({error}); restore it or write the set again") from None
+    decoder = Decoder(ShardEntry)
+    try:
+        entries = decoder.decode_lines(content)[:count]
+    except ValueError:
+        entries = []
+        for number, line in enumerate(content.splitlines()[:count], 1):
+            try:
+                entries.append(decoder.decode(line))
+            except ValueError as error:
+                raise SetError(f"{path}:{number}: not a shard's line ({error}); write the set again") from None
+    _check_names(path, [entry.shard for entry in entries])
+    return tuple(entries)
+
+
+def _check_names(path: Path | Url, names: Sequence[str]) -> None:
+    """Raises SetError for a shard that is listed twice or is no plain name. That all is well is known without a loop over them."""
+    if len(set(names)) == len(names) and _PLAIN_NAMES.fullmatch("\n".join([*names, ""])):
+        return
     seen: set[str] = set()
-    right: set[tuple[type, ...]] = set()  # types of values that were found right: nearly always the same
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = ShardEntry(**orjson.loads(line))
-        except (ValueError, TypeError) as error:
-            raise SetError(f"{path}:{number}: not a shard's line ({error})") from None
-        kinds = tuple(map(type, vars(entry).values()))
-        if kinds not in right:
-            if any(type(getattr(entry, key)) not in types for key, types in _ENTRY_TYPES.items()):
-                raise SetError(f"{path}:{number}: a value of another type than it should have: {line:.200}")
-            right.add(kinds)
-        if not _PLAIN_NAME.fullmatch(entry.shard):
-            raise SetError(
-                f"{path}:{number}: shard {entry.shard!r} is not a plain name; a manifest names files of its own folder only"
-            )
-        if entry.shard in seen:
-            raise SetError(f"{path}:{number}: shard {entry.shard!r} is listed twice; restore it or write the set again")
-        seen.add(entry.shard)
-        yield entry
+    for number, name in enumerate(names, 1):
+        why = "listed twice; restore it or write the set again" if name in seen else None
+        if not _PLAIN_NAMES.fullmatch(f"{name}\n"):
+            why = "not a plain name; a manifest names files of its own folder only"
+        if why:
+            raise SetError(f"{path}:{number}: shard {name!r} is {why}")
+        seen.add(name)

@@ -1,11 +1,11 @@
 """reduce: from the spool to shards. Each step is a function of its argument and of files that nobody changes (G2)."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -198,15 +198,15 @@ def make_shard(folder: Path, shard: NewShard, row_format: RowFormat, build: Call
         docs_bytes=docs_size,
         docs_xxh3=docs_digest,
     )
-    storage.put(line, json.dumps(asdict(entry)).encode(), durable=False)
+    storage.put(line, msgspec.json.encode(entry), durable=False)
     return entry
 
 
 def _made(line: Path) -> ShardEntry | None:
     """What an earlier run left beside a shard, if the shard is there as it says."""
     try:
-        entry = ShardEntry(**json.loads(line.read_bytes()))
+        entry = msgspec.json.decode(line.read_bytes(), type=ShardEntry)
         whole = all(storage.file_checksum(line.parent / name) == seen for name, seen in entry.files.items())
-    except (FileNotFoundError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError):
         return None
     return entry if whole else None

@@ -1,12 +1,12 @@
-"""From a set on disk to blocks of rows in the canonical order: the WebDataset pipeline, as one visible list.
+"""From a set on disk to blocks of rows in the canonical order.
 
-Units (or streams, when resampling) are dealt by WebDataset's own splitters; the stage behind them reads rows by memory
+Units (or streams, when resampling) are dealt by a WebDataset pipeline of its own splitters; their rows are read by memory
 map at fixed stride, without parsing and without a copy before the row lands in its block.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain, count, cycle, islice
 from typing import Any
 
@@ -15,7 +15,7 @@ import webdataset as wds
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
-from train.order import DRAWS, Order, share
+from train.order import DRAWS, Ints, Order, share
 from train.shelf import Shelf
 from train.world import World
 
@@ -54,6 +54,9 @@ class ShardRows(IterableDataset[Block]):
         world = rank.with_worker((rank.worker + of_rank.start) % rank.workers)  # worker 0 takes the first row
         rows = share(of_rank.start, of_rank.stop, world.worker, world.workers)
         read = {"epoch": self._once, "repeat": self._repeat, "resample": self._resample}[self.order.kind]
+        self._turns = lru_cache(maxsize=1)(
+            partial(self._turns_of, world)
+        )  # wanted by what looks ahead, then by what reads
         with self.shelf.opener(self._upcoming(world, rows.start), world.worker) as self._opener:
             yield from self._blocks(read(world, rows))
 
@@ -69,33 +72,27 @@ class ShardRows(IterableDataset[Block]):
     def _rows_per_epoch(self, world: World) -> int:
         return self.order.samples // world.readers
 
-    def _epoch(self, world: World, epoch: int, first: int) -> Iterator[Row]:
-        """The rows of `world` in one epoch, from row number `first` on, up to the last whole round."""
-        streams = self.order.streams // world.readers
+    def _turns_of(self, world: World, epoch: int) -> Ints:
+        """The units that `world` reads in one epoch: (turns, streams) int64; column i has those of its stream i."""
         pipeline = wds.DataPipeline(
-            partial(self._units, epoch),
+            partial(iter, self.order.dealt(epoch).tolist()),
             world.sees(wds.split_by_node),
             world.sees(wds.split_by_worker),
-            partial(self._interleave, epoch, streams, first),
         )
-        return islice(pipeline, self._rows_per_epoch(world) - first)
+        return np.fromiter(pipeline, np.int64).reshape(-1, self.order.streams // world.readers)
 
-    def _resample(self, world: World, rows: range) -> Iterator[Row]:
-        """Streams that draw units with replacement, without end."""
+    def _streams_of(self, world: World) -> list[int]:
+        """The streams that `world` reads where each draws its own units."""
         pipeline = wds.DataPipeline(
             partial(iter, range(self.order.streams)),
             world.sees(wds.split_by_node),
             world.sees(wds.split_by_worker),
-            partial(self._draw, rows.start),
         )
-        return iter(pipeline)
+        return list(pipeline)
 
-    def _units(self, epoch: int) -> Iterator[int]:
-        return iter(self.order.dealt(epoch).tolist())
-
-    def _interleave(self, epoch: int, streams: int, first: int, units: Iterable[int]) -> Iterator[Row]:
-        """One row from each stream in turn, from row number `first` on; stream i of n has units i, i + n and so on."""
-        turns = np.array(list(units)).reshape(-1, streams)
+    def _epoch(self, world: World, epoch: int, first: int) -> Iterator[Row]:
+        """The rows of `world` in one epoch, one from each stream in turn, from row number `first` on, up to the last whole round."""
+        turns = self._turns(epoch)
         ends = np.cumsum(self.order.units.length[turns], axis=0)
 
         def stream(number: int, skip: int) -> Iterator[Row]:
@@ -105,11 +102,12 @@ class ShardRows(IterableDataset[Block]):
                 yield from self._read(unit, self.order.unit_rows(epoch, unit)[begun:])
                 begun = 0
 
-        return in_turn([partial(stream, number) for number in range(streams)], first)
+        streams = [partial(stream, number) for number in range(turns.shape[1])]
+        return islice(in_turn(streams, first), self._rows_per_epoch(world) - first)
 
-    def _draw(self, first: int, streams: Iterable[int]) -> Iterator[Row]:
-        """One row from each stream in turn, from row number `first` on."""
-        return in_turn([partial(self._drawn_stream, stream) for stream in streams], first)
+    def _resample(self, world: World, rows: range) -> Iterator[Row]:
+        """One row in turn from each of the streams of `world`, which draw units with replacement, without end."""
+        return in_turn([partial(self._drawn_stream, stream) for stream in self._streams_of(world)], rows.start)
 
     def _drawn_stream(self, stream: int, skip: int) -> Iterator[Row]:
         """The rows of a stream that resamples, but for the first `skip`: each unit drawn gives equally many."""
@@ -157,16 +155,15 @@ class ShardRows(IterableDataset[Block]):
         begin, row = self.span.epoch, first
         if self.order.kind == "repeat":
             begin, row = divmod(first, self._rows_per_epoch(world))
-        later = (self._upcoming_units(world, epoch, 0) for epoch in count(begin + 1))
-        return self._shards_of(chain(self._upcoming_units(world, begin, row), chain.from_iterable(later)))
+        later = (self._upcoming_units(epoch, 0) for epoch in count(begin + 1))
+        return self._shards_of(chain(self._upcoming_units(begin, row), chain.from_iterable(later)))
 
     def _shards_of(self, units: Iterable[int]) -> Iterator[int]:
         return chain.from_iterable(map(self.order.units.shards_of, units))
 
-    def _upcoming_units(self, world: World, epoch: int, first: int) -> Iterator[int]:
+    def _upcoming_units(self, epoch: int, first: int) -> Iterator[int]:
         """Those of one epoch: of each stream, from the one that is due on, the first, then the second, without those read already."""
-        dealt = world.sees(wds.split_by_worker)(world.sees(wds.split_by_node)(self._units(epoch)))
-        turns = np.array(list(dealt)).reshape(-1, self.order.streams // world.readers)
+        turns = self._turns(epoch)
         rounds, due = divmod(first, turns.shape[1])
         behind = rounds + (np.arange(turns.shape[1]) < due)  # rows of each stream
         is_left = np.cumsum(self.order.units.length[turns], axis=0) > behind
@@ -174,7 +171,7 @@ class ShardRows(IterableDataset[Block]):
 
     def _upcoming_draws(self, world: World, first: int) -> Iterator[int]:
         """Those of streams that resample: of each, from the stream that is due on, the draw that is, then the next."""
-        streams = list(world.sees(wds.split_by_worker)(world.sees(wds.split_by_node)(iter(range(self.order.streams)))))
+        streams = self._streams_of(world)
         rounds, due = divmod(first, len(streams))
         draw, streams = rounds // self.order.drawn_rows, streams[due:] + streams[:due]
         for block in count(draw // DRAWS):

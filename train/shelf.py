@@ -199,7 +199,6 @@ class Opener:
 
     def __enter__(self) -> "Opener":
         self._threads = _Threads(_THREADS)
-        self._look_ahead()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -211,10 +210,10 @@ class Opener:
     def open(self, index: int) -> ShardFile | None:
         """A shard, mapped once however many streams read from it, and let go when none does; see `Shelf.get`."""
         self._calls += 1
+        self._look_ahead()
         shard = self._open.get(index) or self._wait(index)
         if shard is not None:
             self._open[index] = shard
-        self._look_ahead()
         return shard
 
     def _wait(self, index: int) -> ShardFile | None:
@@ -223,6 +222,8 @@ class Opener:
             return future.result()
         start = time.perf_counter()
         try:
+            if self.shelf.cache is None and future.cancel():  # no thread has begun, and waiting for one takes longer
+                return self._get(index)
             return future.result()
         finally:
             self._note(Opened(waits=1, wait_seconds=time.perf_counter() - start))
@@ -240,8 +241,9 @@ class Opener:
             self.shelf.notes.add(self.worker, cost)
 
     def _look_ahead(self) -> None:
-        """Begin what the next calls of `open` will ask for."""
-        while self._looked < self._calls + self.shelf.ahead and (index := next(self.upcoming, None)) is not None:
+        """Begin what this call of `open` and the next ones ask for: few at first, as opening many holds up the first row."""
+        limit = self._calls + min(self.shelf.ahead, self._calls)
+        while self._looked < limit and (index := next(self.upcoming, None)) is not None:
             self._looked += 1
             if index not in self._under_way and index not in self._open:
                 self._under_way[index] = self._begin(index)
