@@ -123,12 +123,12 @@ class DatasetInfo:
             raise TypeError(f"{info.seq_length!r} tokens of {info.dtype!r}, needed: a number, of uint16 or uint32")
         return info
 
-    @property
+    @cached_property
     def is_padded(self) -> bool:
         """Whether rows may end in fill: see packing.py."""
         return bool(self.settings.get("packing", "wrap") != "wrap")
 
-    @property
+    @cached_property
     def row_format(self) -> RowFormat:
         """Where things lie in a row of this set."""
         return RowFormat(self.seq_length, np.dtype(self.dtype).newbyteorder("<"))

@@ -25,6 +25,7 @@ BLOCK = 512
 _SLICE_BYTES = 1 << 20
 RECORD = 20 * BLOCK  # tar files end on a multiple of this
 KEY_DIGITS = 12
+_CHECKSUM = slice(148, 154)  # where a header has its checksum, in octal digits
 EXTENSION = ".input_ids.npy"
 TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -72,11 +73,18 @@ class RowFormat:
         """Bytes of a whole shard of `rows` rows."""
         return -(-(rows * self.stride + 2 * BLOCK) // RECORD) * RECORD
 
-    def header(self, sequence: int) -> bytes:
-        """The 512-byte tar header of sequence number `sequence`."""
-        info = tarfile.TarInfo(member_name(sequence))
+    @cached_property
+    def first_header(self) -> bytes:
+        """The 512-byte tar header of sequence number 0."""
+        info = tarfile.TarInfo(member_name(0))
         info.size = self.data_offset - BLOCK + self.payload
         return info.tobuf(tarfile.USTAR_FORMAT)
+
+    def header(self, sequence: int) -> bytes:
+        """That of sequence number `sequence`: the first one with another number and checksum, the sum of its bytes, put in."""
+        digits, first = f"{sequence:0{KEY_DIGITS}d}", self.first_header
+        checksum = int(first[_CHECKSUM], 8) + sum(map(int, digits))
+        return b"%b%b%06o%b" % (digits.encode(), first[KEY_DIGITS : _CHECKSUM.start], checksum, first[_CHECKSUM.stop :])
 
 
 def shard_image(rows: TokenIds, first_sequence: int, row_format: RowFormat) -> NDArray[np.uint8]:
@@ -105,13 +113,13 @@ def shard_slices(
 
 def _headers(count: int, first_sequence: int, row_format: RowFormat) -> NDArray[np.uint8]:
     """The tar headers of `count` members: one template, with each row's number and checksum put in. (count, 512) uint8."""
-    template = np.frombuffer(row_format.header(0), np.uint8)
+    template = np.frombuffer(row_format.first_header, np.uint8)
     headers = np.repeat(template[None], count, axis=0)
     sequence = np.arange(first_sequence, first_sequence + count, dtype=np.int64)[:, None]
     digits = sequence // 10 ** np.arange(KEY_DIGITS - 1, -1, -1, dtype=np.int64) % 10
     headers[:, :KEY_DIGITS] += digits.astype(np.uint8)
-    checksum = int(template[148:154].tobytes(), 8) + digits.sum(axis=1)[:, None]
-    headers[:, 148:154] = checksum // 8 ** np.arange(5, -1, -1) % 8 + ord("0")
+    checksum = int(template[_CHECKSUM].tobytes(), 8) + digits.sum(axis=1)[:, None]
+    headers[:, _CHECKSUM] = checksum // 8 ** np.arange(5, -1, -1) % 8 + ord("0")
     return headers
 
 

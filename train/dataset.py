@@ -7,7 +7,7 @@ map at fixed stride, without parsing and without a copy before the row lands in 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import chain, count, cycle, islice
+from itertools import chain, count, cycle, islice, starmap
 from typing import Any
 
 import numpy as np
@@ -130,12 +130,11 @@ class ShardRows(IterableDataset[Block]):
         """Units as the names that WebDataset draws from."""
         return [str(unit) for unit in range(len(self.order.units))]
 
-    def _read(self, unit: int, rows: NDArray[np.int64]) -> Iterator[Row]:
+    def _read(self, unit: int, rows: Ints) -> Iterator[Row]:
         """Rows of a unit as views of their shards, those of one shard after those of another."""
-        for index, inside in list(self.order.units.located(unit, rows)):
-            yield from self._rows(index, inside)
+        return chain.from_iterable(starmap(self._rows, self.order.units.located(unit, rows)))
 
-    def _rows(self, index: int, inside: NDArray[np.int64]) -> Iterator[Row]:
+    def _rows(self, index: int, inside: Ints) -> Iterator[Row]:
         """Rows of one shard, which is let go behind them."""
         shard = self._opener.open(index)
         if shard is None:
@@ -145,8 +144,9 @@ class ShardRows(IterableDataset[Block]):
             )
             yield from ((~(first + row), blank) for row in inside.data)
             return
+        first, views = shard.first_sequence, shard.rows
         for row in inside.data:
-            yield shard.first_sequence + row, shard.rows[row]
+            yield first + row, views[row]
 
     def _upcoming(self, world: World, first: int) -> Iterator[int]:
         """The shards that `world` will want from its row number `first` on, about in that order; beyond the span too."""

@@ -71,10 +71,13 @@ class Units:
 
     def by_shard(self, unit: int, rows: Ints) -> Ints:
         """Rows of a unit in the same order, but those of each shard together, so that one shard is open at a time."""
-        return rows[np.argsort(self._shards_of(unit, rows), kind="stable")]
+        return rows if len(self.shards_of(unit)) == 1 else rows[np.argsort(self._shards_of(unit, rows), kind="stable")]
 
     def located(self, unit: int, rows: Ints) -> Iterator[tuple[int, Ints]]:
         """Rows of a unit as (shard, rows numbered within it), a pair for each run of rows of one shard."""
+        if len(whole := self.shards_of(unit)) == 1:
+            yield whole.start, rows - self.firsts[whole.start]
+            return
         shards = self._shards_of(unit, rows)
         for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(shards)) + 1):
             index = int(shards[part[0]])

@@ -131,6 +131,10 @@ class Shelf:
         """Opens shards for one reader, which will want those that `upcoming` says, about in that order."""
         return Opener(self, upcoming, worker)
 
+    def is_at_hand(self, index: int) -> bool:
+        """Whether a shard is on disk and was found to be right, so that opening it takes no more than handing it to a thread."""
+        return self.cache is None and bool(self.notes.seen[index] == _RIGHT)
+
     def get(self, index: int) -> tuple[ShardFile | None, Opened]:
         """A shard that is what the manifest says, None for a damaged one where those are left out, and what it cost.
 
@@ -217,6 +221,8 @@ class Opener:
         return shard
 
     def _wait(self, index: int) -> ShardFile | None:
+        if index not in self._under_way and self.shelf.is_at_hand(index):
+            return self._get(index)
         future = self._under_way.pop(index, None) or self._begin(index)
         if future.done():
             return future.result()
@@ -245,7 +251,7 @@ class Opener:
         limit = self._calls + min(self.shelf.ahead, self._calls)
         while self._looked < limit and (index := next(self.upcoming, None)) is not None:
             self._looked += 1
-            if index not in self._under_way and index not in self._open:
+            if not (index in self._under_way or index in self._open or self.shelf.is_at_hand(index)):
                 self._under_way[index] = self._begin(index)
 
 
