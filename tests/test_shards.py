@@ -44,6 +44,14 @@ def test_the_image_is_what_tarfile_and_numpy_write(shard: tuple[Path, np.ndarray
     assert path.read_bytes() == buffer.getvalue()
 
 
+@pytest.mark.parametrize("sequence", [0, 9, 10, 12_345, 999_999_999_999])
+def test_the_header_of_a_row_is_that_of_tarfile(sequence: int) -> None:
+    row_format = RowFormat(2048, np.dtype("<u2"))
+    info = tarfile.TarInfo(f"{sequence:012d}.input_ids.npy")
+    info.size = len(row_format.npy_header) + 2 * 2048
+    assert row_format.header(sequence) == info.tobuf(tarfile.USTAR_FORMAT)
+
+
 def test_gnu_tar_lists_every_member_once_with_a_key_free_of_dots(
     shard: tuple[Path, np.ndarray[Any, Any], RowFormat],
 ) -> None:

@@ -18,6 +18,7 @@ from tests.marked import write_marked
 from tests.recorder import RecordingTrainer, quiet_arguments, tiny_model
 from tests.worlds import canonical, job, next_batches
 from train import Access, ShardLoader
+from train.shelf import Opener
 
 SIZE = 10_240  # bytes of a shard of four marked sequences
 STRIDE = 1024  # of which each member takes so many
@@ -138,6 +139,25 @@ def test_few_shards_are_open_at_once(tmp_path: Path) -> None:
     assert 5 <= most <= 10
     assert loader.shelf.notes.total().shards >= 100
     assert mapped(manifest.folder) == set()
+
+
+def test_threads_begin_with_few_shards_and_open_none_that_was_found_right(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    begin = Opener._begin
+    monkeypatch.setattr(Opener, "_begin", lambda opener, index: (begun.append(index), begin(opener, index))[1])
+    loader = ShardLoader(manifest, batch_size=1, streams=12, rank=0, world_size=1)
+    rows = iter(loader)
+    counts = []
+    for _ in range(12):
+        next(rows)
+        counts.append(len(begun))
+    assert counts == [2, 4, 6, 8, 10, 12, 12, 12, 12, 12, 12, 12]
+    assert sorted(begun) == list(range(12))
+    list(rows)
+    assert sorted(chain.from_iterable(numbers(loader))) == list(range(48))
+    assert len(begun) == 12
 
 
 def descriptors(folder: Path) -> int:
