@@ -77,11 +77,19 @@ class NewCharacters:
 
     def around(self, texts: list[str]) -> list[str]:
         """The pieces of `texts` that hold characters no text had before, with their neighbours."""
-        return [piece for text in texts if not text.isascii() for piece in self._around(text)]
+        foreign = [text for text in texts if not text.isascii()]
+        if not len(self._new("".join(foreign))):  # nearly always, so that single texts need not be looked at
+            return []
+        return [piece for text in foreign for piece in self._around(text)]
+
+    def _new(self, text: str) -> NDArray[np.uint32]:
+        """The characters of a text that no text had before: (characters,)."""
+        codes = _codes(text.encode().translate(None, _ASCII).decode())  # far quicker than to look at all characters
+        new = codes[~self._seen[codes]]
+        return np.unique(new) if len(new) else new
 
     def _around(self, text: str) -> list[str]:
-        codes = _codes(text.encode().translate(None, _ASCII).decode())  # far quicker than to look at all characters
-        new = np.unique(codes[~self._seen[codes]])
+        new = self._new(text)
         if not len(new):
             return []
         self._seen[new] = True
