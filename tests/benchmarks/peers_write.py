@@ -7,7 +7,6 @@ size. As in `write`, the work alone is a whole command less one over a few docum
 within its process, over text in memory: the bound that a tokenizer sets.
 """
 
-import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from shard_writer import open_shards
 from tests.benchmarks import peers
 from tests.benchmarks.corpus import Corpus, split_lines, train_tokenizer, write_corpus
 from tests.benchmarks.measure import Run, interleaved, median_ratio, python, run, spread, table, verdict
-from tests.benchmarks.write import Job, Jobs, our_command, work_rates
+from tests.benchmarks.write import Job, Jobs, our_command, told_rates
 
 DEFAULT_MEGABYTES = 40
 PACKAGES = ("fastokens", "tokenizers", "transformers", "numpy", "pyarrow")
@@ -123,14 +122,6 @@ def report(options: Namespace, folder: Path) -> str:
         for name in options.groups
     ]
     return "\n\n".join(texts + [f"Not installed: {name}: {why}." for name, why in missing.items()])
-
-
-def told_rates(whole: list[Job], starts: list[Job]) -> list[float]:
-    """See work_rates; not a number where the corpus is too small to be told from the start-up, so that the others still count."""
-    try:
-        return work_rates(whole, starts)
-    except SystemExit:
-        return [math.nan] * len(whole)
 
 
 def compare(writers: dict[str, Writer], corpus: Corpus, folder: Path, name: str, options: Namespace) -> str:

@@ -6,6 +6,7 @@ imports, loading the tokenizer and starting workers drop out in the same way wha
 built into it. The peer is peer_tokenizers.py.
 """
 
+import math
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,3 +100,11 @@ def work_rates(whole: list[Job], starts: list[Job]) -> list[float]:
     if min(job.seconds for job in whole) <= start_seconds:
         raise SystemExit("the corpus is too small to be told from the start-up; use more --megabytes")
     return [(job.tokens - start_tokens) / (job.seconds - start_seconds) for job in whole]
+
+
+def told_rates(whole: list[Job], starts: list[Job]) -> list[float]:
+    """See work_rates; not a number where the corpus is too small to be told from the start-up, so that the others still count."""
+    try:
+        return work_rates(whole, starts)
+    except SystemExit:
+        return [math.nan] * len(whole)
