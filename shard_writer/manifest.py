@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -273,17 +274,18 @@ def _read_entries(root: Path | Url, count: int | None) -> tuple[ShardEntry, ...]
     except FileNotFoundError:
         raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
     decoder = Decoder(ShardEntry)
-    try:
-        entries = decoder.decode_lines(content)[:count]
-    except ValueError:
+    entries: list[ShardEntry] = []
+    with suppress(ValueError):
+        entries = decoder.decode_lines(content)
+    if len(entries) != content.count(b"\n"):  # some line is broken, blank or holds several
         entries = []
         for number, line in enumerate(content.splitlines()[:count], 1):
             try:
                 entries.append(decoder.decode(line))
             except ValueError as error:
                 raise SetError(f"{path}:{number}: not a shard's line ({error}); write the set again") from None
-    _check_names(path, [entry.shard for entry in entries])
-    return tuple(entries)
+    _check_names(path, [entry.shard for entry in entries[:count]])
+    return tuple(entries[:count])
 
 
 def _check_names(path: Path | Url, names: Sequence[str]) -> None:
@@ -292,9 +294,8 @@ def _check_names(path: Path | Url, names: Sequence[str]) -> None:
         return
     seen: set[str] = set()
     for number, name in enumerate(names, 1):
-        why = "listed twice; restore it or write the set again" if name in seen else None
-        if not _PLAIN_NAMES.fullmatch(f"{name}\n"):
-            why = "not a plain name; a manifest names files of its own folder only"
-        if why:
-            raise SetError(f"{path}:{number}: shard {name!r} is {why}")
+        plain = _PLAIN_NAMES.fullmatch(f"{name}\n")
+        if not plain or name in seen:
+            why = "listed twice" if plain else "not a plain name; a manifest names files of its own folder only"
+            raise SetError(f"{path}:{number}: shard {name!r} is {why}; write the set again")
         seen.add(name)

@@ -119,7 +119,7 @@ def test_a_lost_line_is_noticed(marked: Factory) -> None:
         open_shards(path.parent)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '"train-000000"', '{"shard": "train-000000"}', '{"shard": 5}'])
+@pytest.mark.parametrize("line", ["", "{", "[]", '"train-000000"', '{"shard": "train-000000"}', '{"shard": 5}'])
 def test_a_broken_line_is_named_by_its_number(line: str, marked: Factory) -> None:
     path = marked(2, 4).root / "manifest.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0] + line + "\n")
