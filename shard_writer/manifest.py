@@ -152,9 +152,8 @@ class Manifest:
         """The same set with the shards of one split. Raises SetError when there are none."""
         chosen = replace(self, shards=tuple(entry for entry in self.shards if entry.split == name))
         if not chosen.shards:
-            raise SetError(
-                f"{self.root}: no split {name!r}; there are {sorted({entry.split for entry in self.shards})}"
-            )
+            there = sorted({entry.split for entry in self.shards})
+            raise SetError(f"{self.root}: no split {name!r}; there are {there}")
         return chosen
 
     @cached_property

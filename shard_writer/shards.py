@@ -13,7 +13,6 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,9 +129,9 @@ class ShardFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], row_format: RowFormat, num_rows: int, first_sequence: int) -> None:
-        self.path, self.first_sequence = Path(path), first_sequence
+        self.path, self.first_sequence = path, first_sequence
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", buffering=0) as file:
                 self._check_size(os.fstat(file.fileno()).st_size, row_format.file_size(num_rows))
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:

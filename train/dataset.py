@@ -178,10 +178,11 @@ class ShardRows(IterableDataset[Block]):
                 yield from self._shards_of(unit for _, unit in turn)
 
     def _blocks(self, rows: Iterator[Row]) -> Iterator[Block]:
-        """Rows as blocks, the last one shorter. To copy first and widen then is faster than both at once."""
+        """Rows as blocks, the last one shorter. To join bytes first and widen then is the fastest of numpy's and Python's ways."""
+        stored = self.manifest.info.row_format.dtype
         while some := list(islice(rows, self.block_rows)):
             numbers, views = zip(*some, strict=True)
-            ids = np.concatenate(views).reshape(len(some), -1)
+            ids = np.frombuffer(b"".join(views), stored).reshape(len(some), -1)
             yield np.array(numbers, np.int64), ids.astype(self.dtype, copy=False)
 
 

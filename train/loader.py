@@ -187,15 +187,16 @@ class ShardLoader:
     def __iter__(self) -> Iterator[Batch]:
         start, self._returned = self._start, 0
         stop = sys.maxsize if self.endless else start + self.plan.usable(self.order.samples - start)
+        samples = self.plan.samples_per_batch
         for numbers, ids in self._batches(Span(self.epoch, start, stop)):
-            is_there = numbers >= 0
-            self._numbers = numbers[is_there]
+            is_there = numbers >= 0 if self.shelf.skip else None
+            self._numbers = numbers if is_there is None else numbers[is_there]
             self.left_out += len(numbers) - len(self._numbers)
-            self._returned += self.plan.samples_per_batch
+            self._returned += samples
             yield self._as_batch(ids, is_there)
         self._begin(self.epoch + 1)
 
-    def _as_batch(self, ids: NDArray[np.int64], is_there: NDArray[np.bool_]) -> Batch:
+    def _as_batch(self, ids: NDArray[np.int64], is_there: NDArray[np.bool_] | None) -> Batch:
         tokens, labels = torch.from_numpy(ids), labels_of(ids, self.manifest.info, is_there)
         batch = {"input_ids": tokens, "labels": tokens if labels is ids else torch.from_numpy(labels)}
         if self._separate_documents:
