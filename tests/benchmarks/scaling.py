@@ -1,8 +1,9 @@
 """scaling: how the speed of writing and reading changes with the corpus, the shards, the length of sequences and the dtype.
 
-Each setting is written by the whole command, from which a run over a few documents is taken off as in `write`, and read
-as in `peers-read`, in this project's own order without workers. `--megabytes` is the smallest corpus; the others have 4 and 16
-times the text. `--plot` saves a picture.
+Each setting is written by the whole command, from which a run over a few documents with the same tokenizer is taken off as in
+`write`, and read as in `peers-read`, in this project's own order without workers, for a second: of many small shards that is less
+than an epoch, so that they are opened for the first time and checked. `--megabytes` is the smallest corpus; the others have 4 and
+16 times the text. `--plot` saves a picture.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -89,12 +90,11 @@ def report(options: Namespace, folder: Path) -> str:
         factor: write_corpus(folder / f"{factor}.jsonl", factor * options.megabytes, options.corpus).path
         for factor in _TIMES
     }
-    start = write_corpus(folder / "start.jsonl", _START_MEGABYTES, options.corpus).path
+    corpora[0] = write_corpus(folder / "start.jsonl", _START_MEGABYTES, options.corpus).path
     tokenizers = {
         name: train_tokenizer(corpora[_TIMES[-1]], folder / name, size) for name, size in _VOCABULARIES.items()
     }
-    starting = Setting("corpus", "start", 0, flags=("--seq_length", "512"))
-    begin = partial(write, start, tokenizers["uint16"], folder / "start", starting, options.workers)
+    starts = {name: Setting("start", name, 0, name, ("--seq_length", "512")) for name in _VOCABULARIES}
     calls = {
         setting.name: partial(
             write,
@@ -104,11 +104,11 @@ def report(options: Namespace, folder: Path) -> str:
             setting,
             options.workers,
         )
-        for setting in settings()
+        for setting in (*starts.values(), *settings())
     }
-    jobs = interleaved(options.rounds, {starting.name: begin} | calls)
+    jobs = interleaved(options.rounds, calls)
     points = {
-        setting: _point(folder / setting.name, jobs[setting.name], jobs[starting.name], options.rounds)
+        setting: _point(folder / setting.name, jobs[setting.name], jobs[starts[setting.tokenizer].name], options.rounds)
         for setting in settings()
     }
     if options.plot:
@@ -160,5 +160,5 @@ def plot(points: Mapping[Setting, Point], path: Path) -> None:
         axis.set(title=what, yscale="log")
         axis.grid(axis="y", which="both", alpha=0.3)
     axes[0].set_ylabel("million tokens a second")
-    axes[0].legend()
+    axes[0].legend(loc="center right")
     figure.savefig(path, dpi=120)
