@@ -5,7 +5,6 @@
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -28,7 +27,6 @@ FORMAT = "tokentar"
 VERSION = 1
 DATASET_FILE = "dataset.json"
 MANIFEST_FILE = "manifest.jsonl"
-_PLAIN_NAMES = re.compile(r"([^./\0\n][^/\0\n]*\n)*")  # each with its end of line
 
 
 class ShardEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -260,9 +258,7 @@ def read_info(root: Path | Url) -> DatasetInfo:
     try:
         return DatasetInfo.from_json(values)
     except (KeyError, TypeError, AttributeError) as error:
-        raise SetError(
-            f"{path}: a key is missing or unknown, or its value wrong ({error}); write the set again"
-        ) from None
+        raise SetError(f"{path}: a key is missing, unknown or wrong ({error}); write the set again") from None
 
 
 def _read_entries(root: Path | Url, count: int | None) -> tuple[ShardEntry, ...]:
@@ -272,8 +268,7 @@ def _read_entries(root: Path | Url, count: int | None) -> tuple[ShardEntry, ...]
         content = path.read_bytes()
     except FileNotFoundError:
         raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
-    decoder = Decoder(ShardEntry)
-    entries: list[ShardEntry] = []
+    decoder, entries = Decoder(ShardEntry), list[ShardEntry]()
     with suppress(ValueError):
         entries = decoder.decode_lines(content)
     if len(entries) != content.count(b"\n"):  # some line is broken, blank or holds several
@@ -289,12 +284,17 @@ def _read_entries(root: Path | Url, count: int | None) -> tuple[ShardEntry, ...]
 
 def _check_names(path: Path | Url, names: Sequence[str]) -> None:
     """Raises SetError for a shard that is listed twice or is no plain name. That all is well is known without a loop over them."""
-    if len(set(names)) == len(names) and _PLAIN_NAMES.fullmatch("\n".join([*names, ""])):
+    if len(set(names)) == len(names) and _are_plain(names):
         return
     seen: set[str] = set()
     for number, name in enumerate(names, 1):
-        plain = _PLAIN_NAMES.fullmatch(f"{name}\n")
+        plain = _are_plain([name])
         if not plain or name in seen:
             why = "listed twice" if plain else "not a plain name; a manifest names files of its own folder only"
             raise SetError(f"{path}:{number}: shard {name!r} is {why}; write the set again")
         seen.add(name)
+
+
+def _are_plain(names: Sequence[str]) -> bool:
+    text = "\n".join(["", *names, ""])  # so that each stands between two ends of line
+    return text.count("\n") == len(names) + 1 and not any(odd in text for odd in ("/", "\0", "\n.", "\n\n"))

@@ -95,8 +95,8 @@ def test_a_manifest_names_files_of_its_own_folder_only(name: str, marked: Factor
     [
         ({"version": 2}, "format version 2, this tokentar reads 1"),
         ({"format": "other"}, "not the dataset.json of a tokentar set"),
-        ({"unheard_of": 1}, "a key is missing or unknown"),
-        ({"totals": {}}, "a key is missing or unknown"),
+        ({"unheard_of": 1}, "a key is missing, unknown or wrong"),
+        ({"totals": {}}, "a key is missing, unknown or wrong"),
         ({"seq_length": "8"}, "'8' tokens of 'uint16', needed: a number, of uint16 or uint32"),
         ({"dtype": "ids"}, "8 tokens of 'ids', needed: a number, of uint16 or uint32"),
         (

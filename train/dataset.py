@@ -1,7 +1,7 @@
 """From a set on disk to blocks of rows in the canonical order.
 
-Units (or streams, when resampling) are dealt by a WebDataset pipeline of its own splitters; their rows are read by memory
-map at fixed stride, without parsing and without a copy before the row lands in its block.
+Streams, and with them their units, are dealt by a WebDataset pipeline of its own splitters; rows are read by memory map at
+fixed stride, without parsing and without a copy before the row lands in its block.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,15 +74,10 @@ class ShardRows(IterableDataset[Block]):
 
     def _turns_of(self, world: World, epoch: int) -> Ints:
         """The units that `world` reads in one epoch: (turns, streams) int64; column i has those of its stream i."""
-        pipeline = wds.DataPipeline(
-            partial(iter, self.order.dealt(epoch).tolist()),
-            world.sees(wds.split_by_node),
-            world.sees(wds.split_by_worker),
-        )
-        return np.fromiter(pipeline, np.int64).reshape(-1, self.order.streams // world.readers)
+        return self.order.dealt(epoch).reshape(-1, self.order.streams)[:, self._streams_of(world)]
 
     def _streams_of(self, world: World) -> list[int]:
-        """The streams that `world` reads where each draws its own units."""
+        """The streams that `world` reads."""
         pipeline = wds.DataPipeline(
             partial(iter, range(self.order.streams)),
             world.sees(wds.split_by_node),
