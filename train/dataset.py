@@ -1,7 +1,7 @@
 """From a set on disk to blocks of rows in the canonical order.
 
-Streams, and with them their units, are dealt by a WebDataset pipeline of its own splitters; rows are read by memory map at
-fixed stride, without parsing and without a copy before the row lands in its block.
+Streams, and with them their units, are dealt by a WebDataset pipeline of its own splitters; rows are views of a memory
+map at fixed stride, not parsed and not copied before they are joined into a block.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -189,7 +189,7 @@ class ShardLoader:
         stop = sys.maxsize if self.endless else start + self.plan.usable(self.order.samples - start)
         samples = self.plan.samples_per_batch
         for numbers, ids in self._batches(Span(self.epoch, start, stop)):
-            is_there = numbers >= 0 if self.shelf.skip else None
+            is_there = numbers >= 0 if self.shelf.skip else None  # without `skip` a row that is missing is an error
             self._numbers = numbers if is_there is None else numbers[is_there]
             self.left_out += len(numbers) - len(self._numbers)
             self._returned += samples
