@@ -37,7 +37,7 @@ class MarkedRows:
     first_sequence: int
 
     def __getitem__(self, row: int) -> Any:
-        return np.broadcast_to(np.uint32(self.first_sequence + row), SEQ_LENGTH)
+        return np.full(SEQ_LENGTH, self.first_sequence + row, np.uint32)
 
     @property
     def rows(self) -> "MarkedRows":

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, TrainingArguments
 
+from tests.torchrun.group import in_group
 from train import ShardTrainer
 from train.feed import Feed
 from train.loader import Batch
@@ -47,10 +48,8 @@ class Alternating(Feed):
         return batch
 
 
-def main(shards: str, turns: str, steps: str, output: str) -> None:
+def measure(shards: str, turns: str, steps: str, output: str) -> None:
     """Train and measure."""
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
     args = TrainingArguments(
         output_dir=output,
         use_cpu=True,
@@ -70,9 +69,7 @@ def main(shards: str, turns: str, steps: str, output: str) -> None:
     trainer.train()
     if dist.get_rank() == 0:
         Path(output, "turns.json").write_text(json.dumps(np.diff(feed.borders, axis=0).tolist()))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    in_group(measure, *sys.argv[1:5])

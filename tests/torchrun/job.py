@@ -5,21 +5,19 @@ torchrun -m tests.torchrun.job SET OUTPUT '{"streams": 8, "same_loader": false, 
 
 import json
 import sys
-from datetime import timedelta
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from shard_writer.errors import SetError
 from tests.recorder import RecordingTrainer, quiet_arguments, tiny_model
+from tests.torchrun.group import in_group
 from train import ShardLoader
 from train.feed import Feed
 
 
-def main(shards: str, output: str, settings: str) -> int:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))  # use_cpu ignores ddp_timeout
-    torch.set_num_threads(1)
+def train_rank(shards: str, output: str, settings: str) -> int:
+    """Train, write what happened, and give the exit status."""
     options = json.loads(settings)
     streams, same_loader = options.pop("streams", None), options.pop("same_loader", False)
     args = quiet_arguments(Path(output) / "run", **options)
@@ -34,10 +32,8 @@ def main(shards: str, output: str, settings: str) -> int:
     weights = float(sum(parameter.double().sum() for parameter in trainer.model.parameters()))
     report = {"numbers": trainer.numbers, "error": error, "steps": trainer.state.global_step, "weights": weights}
     (Path(output) / f"{dist.get_rank()}.json").write_text(json.dumps(report))
-    dist.barrier()  # so that torchrun does not end a rank that has yet to write
-    dist.destroy_process_group()
     return 0 if error is None else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(in_group(train_rank, *sys.argv[1:]))

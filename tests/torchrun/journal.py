@@ -78,7 +78,6 @@ def write_set(folder: Path) -> Manifest:
 def run(shards: Path | str, output: Path, name: str, death: Death | None = None, **settings: Any) -> None:
     """Train for three epochs, or as many steps, from the last whole checkpoint in `output` if there is one; keep the weights."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     order = settings.pop("order", "epoch")
     length = {"num_train_epochs": 3} if order == "epoch" else {"max_steps": STEPS}
     saving = {"save_strategy": "steps", "save_steps": SAVE_STEPS, "data_seed": SEED, "learning_rate": 5e-3}

@@ -6,18 +6,18 @@ journal.Death or null.
 
 import json
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
 
+from tests.torchrun.group import in_group
 from tests.torchrun.journal import GLOBAL_BATCH, Death, run
 
 BATCH = 6  # a rank
 
 
-def main(shards: str, output: str, deaths: str) -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))  # use_cpu ignores ddp_timeout
+def train_rank(shards: str, output: str, deaths: str) -> None:
+    """Train this part, till its end or a death."""
     number = [len(list(Path(output).glob("part*-0.jsonl")))]
     dist.broadcast_object_list(number)
     fields = json.loads(deaths)[number[0]]
@@ -26,9 +26,7 @@ def main(shards: str, output: str, deaths: str) -> None:
         "gradient_accumulation_steps": GLOBAL_BATCH // (BATCH * dist.get_world_size()),
     }
     run(shards, Path(output), f"part{number[0]}", None if fields is None else Death(**fields), **settings)
-    dist.barrier()  # so that torchrun does not end a rank that has yet to write
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    in_group(train_rank, *sys.argv[1:])

@@ -6,23 +6,21 @@ are those of GPUs (AcceleratorState.__init__); what a trainer says to that is re
 
 import json
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from transformers import TrainingArguments
 
 from shard_writer.errors import SettingError
 from tests.recorder import RecordingTrainer, quiet_arguments, tiny_model
+from tests.torchrun.group import in_group
 from train import ShardTrainer
 
 
-def main(shards: str, output: str, name: str, settings: str) -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))  # use_cpu ignores ddp_timeout
-    torch.set_num_threads(1)
+def train_rank(shards: str, output: str, name: str, settings: str) -> None:
+    """Train, and let rank 0 write what happened."""
     options = json.loads(settings)
     resume = options.pop("resume_from_checkpoint", None)
     args = quiet_arguments(Path(output) / "run", fsdp=True, **options)
@@ -41,8 +39,6 @@ def main(shards: str, output: str, name: str, settings: str) -> None:
             "kind": type(trainer.model).__name__,
         }
         (Path(output) / f"{name}.json").write_text(json.dumps(report))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def refusal(args: TrainingArguments, shards: str) -> str | None:
@@ -57,4 +53,4 @@ def refusal(args: TrainingArguments, shards: str) -> str | None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    in_group(train_rank, *sys.argv[1:])
