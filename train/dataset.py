@@ -54,9 +54,8 @@ class ShardRows(IterableDataset[Block]):
         world = rank.with_worker((rank.worker + of_rank.start) % rank.workers)  # worker 0 takes the first row
         rows = share(of_rank.start, of_rank.stop, world.worker, world.workers)
         read = {"epoch": self._once, "repeat": self._repeat, "resample": self._resample}[self.order.kind]
-        self._turns = lru_cache(maxsize=1)(
-            partial(self._turns_of, world)
-        )  # wanted by what looks ahead, then by what reads
+        # an epoch's turns are wanted twice: by what looks ahead, then by what reads
+        self._turns = lru_cache(maxsize=1)(partial(self._turns_of, world))
         with self.shelf.opener(self._upcoming(world, rows.start), world.worker) as self._opener:
             yield from self._blocks(read(world, rows))
 
