@@ -90,14 +90,14 @@ def test_writers_are_compared_pair_by_pair_and_must_agree() -> None:
     starts = {OURS: [Job(0, 1.0), Job(0, 1.0)], "peer": [Job(0, 2.0), Job(0, 2.0)], "bare": [Job(0, 9.0), Job(0, 9.0)]}
     whole = {
         OURS: [Job(8 * 10**6, 3.0), Job(8 * 10**6, 2.0)],  # 4 and 8 million tokens a second beyond the start
-        "peer": [Job(8 * 10**6, 10.0), Job(8 * 10**6, 6.0)],  # 1 and 2
+        "peer": [Job(8_000_008, 10.0), Job(8_000_008, 6.0)],  # 1 and 2; a token more in a million
         "bare": [Job(8 * 10**6, 1.0), Job(8 * 10**6, 1.0)],  # 8 and 8, its own clock
     }
     lines = figures(writers, whole, starts, dict.fromkeys(writers, 1.0)).splitlines()
-    assert lines[3] == "| peer | 1.50 (1.00 … 2.00) | 4.00 | ≥ 3: met | 8.0 (6.0 … 10.0) | 3.17 | 1 |"
-    assert lines[4] == "| bare | 8.00 (8.00 … 8.00) | 0.75 | ≥ 0.9: MISSED | 1.0 (1.0 … 1.0) |  | 1 |"
+    assert lines[3] == "| peer | 8,000,008 | 1.50 (1.00 … 2.00) | 4.00 | ≥ 3: met | 8.0 (6.0 … 10.0) | 3.17 | 1 |"
+    assert lines[4] == "| bare | 8,000,000 | 8.00 (8.00 … 8.00) | 0.75 | ≥ 0.9: MISSED | 1.0 (1.0 … 1.0) |  | 1 |"
     with pytest.raises(SystemExit, match="different numbers of tokens"):
-        figures(writers, whole | {"peer": [Job(7, 10.0), Job(7, 6.0)]}, starts, dict.fromkeys(writers, 1.0))
+        figures(writers, whole | {"peer": [Job(8_000_009, 10.0), Job(8_000_009, 6.0)]}, starts, dict.fromkeys(writers, 1.0))
 
 
 def test_reading_goes_on_over_epochs() -> None:
