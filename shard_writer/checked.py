@@ -78,18 +78,19 @@ class NewCharacters:
     def around(self, texts: list[str]) -> list[str]:
         """The pieces of `texts` that hold characters no text had before, with their neighbours."""
         foreign = [text for text in texts if not text.isascii()]
-        if not len(self._new("".join(foreign))):  # nearly always, so that single texts need not be looked at
+        if not len(self._new(foreign)):  # nearly always, so that they need not be looked at one by one
             return []
         return [piece for text in foreign for piece in self._around(text)]
 
-    def _new(self, text: str) -> NDArray[np.uint32]:
-        """The characters of a text that no text had before: (characters,)."""
-        codes = _codes(text.encode().translate(None, _ASCII).decode())  # far quicker than to look at all characters
+    def _new(self, texts: list[str]) -> NDArray[np.uint32]:
+        """The characters of some texts that no text had before: (characters,)."""
+        # UTF-8 lies in a text since an engine had it; to strike out ASCII there is far quicker than to look at characters
+        codes = _codes(b"".join(text.encode().translate(None, _ASCII) for text in texts).decode())
         new = codes[~self._seen[codes]]
         return np.unique(new) if len(new) else new
 
     def _around(self, text: str) -> list[str]:
-        new = self._new(text)
+        new = self._new([text])
         if not len(new):
             return []
         self._seen[new] = True
