@@ -127,9 +127,11 @@ class Output:
             storage.remove(self.spool / name)
 
     def publish(self, manifest: Manifest, new: Manifest) -> Manifest:
-        """Put the shards of `new` in place and let the set be `manifest`. May be killed at any point, then `finish` goes on."""
+        """Put the shards of `new`, which lie on the disk, in place and let the set be `manifest`.
+
+        May be killed at any point, then `finish` goes on.
+        """
         files = [name for entry in new.shards for name in entry.files]
-        storage.sync(self.shards / name for name in files)  # at once, as no worker waits for the disk here
         texts = {"manifest": manifest_text(manifest.shards), "dataset": manifest.info.to_json()}
         storage.put(self.plan_file, json.dumps(self._state() | texts | {"files": files}).encode())
         return self.finish()

@@ -1,19 +1,21 @@
 """The steps over all that they are for, with a bar and a word on what an earlier run has done."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from tqdm import tqdm
 
-from shard_writer import spool
+from shard_writer import spool, storage
 from shard_writer.engines import Engine
 from shard_writer.manifest import ShardEntry
-from shard_writer.reduce import ReduceStep, ShardTask
+from shard_writer.reduce import NewShard
 from shard_writer.sources import Source, Task
 from shard_writer.spool import TaskRecord
 from shard_writer.steps import MapStep
 
+Shard = TypeVar("Shard", bound=NewShard)
 _log = logging.getLogger("shard_writer")
 
 
@@ -43,20 +45,27 @@ def map_tasks(engine: Engine, step: MapStep, source: Source, folder: Path) -> li
     return [records[index] for index in sorted(records)]
 
 
-def reduce_shards(engine: Engine, step: ReduceStep, shards: int, tasks: Iterator[ShardTask]) -> tuple[ShardEntry, ...]:
-    """Manifest lines of all shards, in order."""
+def make_shards(
+    engine: Engine, step: Callable[[Shard], ShardEntry], folder: Path, tasks: Iterable[Shard], shards: int
+) -> tuple[ShardEntry, ...]:
+    """Let `step` make all shards in `folder`, on the disk to stay; returns their lines of the manifest, in order.
+
+    Each goes to the disk while others are made.
+    """
     entries: dict[str, ShardEntry] = {}
     names: list[str] = []
 
-    def named() -> Iterator[ShardTask]:
+    def named() -> Iterator[Shard]:
         for task in tasks:
             names.append(task.name)
             yield task
 
-    if present := len(list(step.folder.glob("*.json"))):
+    if present := len(list(folder.glob("*.json"))):
         _log.info("write shards: goes on with %d shards that an earlier run made", present)
-    with tqdm(desc="write shards", total=shards, unit="shard", disable=None) as bar:
+    with tqdm(desc="write shards", total=shards, unit="shard", disable=None) as bar, storage.syncing() as sync:
         for entry in engine.run(step, named()):
+            for name in entry.files:
+                sync(folder / name)
             entries[entry.shard] = entry
             bar.update()
     return tuple(entries[name] for name in names)

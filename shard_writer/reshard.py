@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
-from shard_writer import engines, layout, provenance, remote, storage, transfer
+from shard_writer import layout, progress, provenance, remote, storage, transfer
+from shard_writer.engines import Engine
 from shard_writer.errors import SetError, SettingError
 from shard_writer.layout import Piece
 from shard_writer.manifest import VERSION, Manifest, ShardEntry, first_numbers, manifest_text, open_shards
@@ -72,15 +72,9 @@ def _reshard(manifest: Manifest, target: Output, num_shards: int | None) -> Mani
 def _copy(manifest: Manifest, folder: Path, num_shards: int | None) -> tuple[ShardEntry, ...]:
     tasks = list(_tasks(manifest, num_shards))
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    entries: dict[str, ShardEntry] = {}
-    with (
-        ThreadPoolExecutor(threads) as pool,
-        tqdm(desc="reshard", total=len(tasks), unit="shard", disable=None) as bar,
-    ):
-        for entry in engines.run(pool, ReshardStep(manifest, folder), tasks, threads):
-            entries[entry.shard] = entry
-            bar.update()
-    return tuple(entries[task.name] for task in tasks)
+    with ThreadPoolExecutor(threads) as pool:
+        step = ReshardStep(manifest, folder)
+        return progress.make_shards(Engine(pool, threads), step, folder, tasks, len(tasks))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import fcntl
 import glob
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,11 +99,27 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def syncing() -> Iterator[Callable[[Path], None]]:
+    """Gives a function that begins to let a file outlast a loss of power, while its caller goes on; at the end all of them do.
+
+    Raises the OSError of a file that does not.
+    """
+    begun: list[Future[None]] = []
+    threads = ThreadPoolExecutor(_SYNC_THREADS)
+    try:
+        yield lambda path: begun.append(threads.submit(_sync, path))
+        for future in begun:
+            future.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
 def sync(paths: Iterable[Path]) -> None:
     """Let files, and what is renamed in folders, outlast a loss of power."""
-    with ThreadPoolExecutor(_SYNC_THREADS) as threads:
-        for _ in threads.map(_sync, paths):
-            pass
+    with syncing() as begin:
+        for path in paths:
+            begin(path)
 
 
 def _sync(path: Path) -> None:

@@ -174,7 +174,7 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
         skipped = _skipped(records)
         shape = _layout(records, map_step, reduce_step)
         totals, shards, tasks = _cut(engine, arguments, map_step, shape, base, skipped)
-        entries = progress.reduce_shards(engine, reduce_step, shards, tasks)
+        entries = progress.make_shards(engine, reduce_step, reduce_step.folder, tasks, shards)
     info = DatasetInfo(
         seq_length=arguments.seq_length,
         dtype=spec.dtype.name,

@@ -97,7 +97,9 @@ def test_writers_are_compared_pair_by_pair_and_must_agree() -> None:
     assert lines[3] == "| peer | 8,000,008 | 1.50 (1.00 … 2.00) | 4.00 | ≥ 3: met | 8.0 (6.0 … 10.0) | 3.17 | 1 |"
     assert lines[4] == "| bare | 8,000,000 | 8.00 (8.00 … 8.00) | 0.75 | ≥ 0.9: MISSED | 1.0 (1.0 … 1.0) |  | 1 |"
     with pytest.raises(SystemExit, match="different numbers of tokens"):
-        figures(writers, whole | {"peer": [Job(8_000_009, 10.0), Job(8_000_009, 6.0)]}, starts, dict.fromkeys(writers, 1.0))
+        figures(
+            writers, whole | {"peer": [Job(8_000_009, 10.0), Job(8_000_009, 6.0)]}, starts, dict.fromkeys(writers, 1.0)
+        )
 
 
 def test_reading_goes_on_over_epochs() -> None:

@@ -25,6 +25,7 @@ from shard_writer import (
     write_shards,
 )
 from shard_writer.engines import SerialExecutor
+from shard_writer.output import Output
 from shard_writer.reduce import ReduceStep
 from shard_writer.spool import Part
 from shard_writer.storage import locked
@@ -444,6 +445,44 @@ def test_a_finished_set_holds_what_its_manifest_lists_and_nothing_else(write: Wr
     assert {"web-2024_en-000000.tar", "web-2024_en-000002.tar", "validation-000000.tar"} <= listed
     assert open_shards(tmp_path / "out") == manifest
     assert list(faults(manifest)) == []
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_what_gets_its_final_name_lies_on_the_disk(
+    made_before: bool, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, on_disk, named, rename = sevens(50, tmp_path), set(), set(), os.replace
+    if made_before:  # by a run that the system did not live to see on the disk
+        with monkeypatch.context() as patch:
+            patch.setattr(Output, "publish", stop)
+            with pytest.raises(KeyboardInterrupt):
+                write(source, num_shards=3)
+
+    def noted(old: Path, new: Path) -> None:
+        if new.parent == tmp_path / "out":
+            assert os.stat(old).st_ino in on_disk
+            named.add(new.name)
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: on_disk.add(os.fstat(descriptor).st_ino))
+    monkeypatch.setattr(os, "replace", noted)
+    write(source, num_shards=3)
+    assert named == set(contents(tmp_path / "out"))
+    assert len(named) == 8
+
+
+def test_a_file_that_does_not_reach_the_disk_ends_the_run(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("train-000001.tar"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        write(sevens(50, tmp_path), num_shards=3)
+    assert caught.value.filename == str(tmp_path / "out/.spool/shards/train-000001.tar")
+    assert finals(tmp_path / "out") == {}
 
 
 @pytest.mark.parametrize("bad", [b"not json", b'{"content": "a"}', b'{"text": 5}', b'{"text": "\xff"}'])
