@@ -268,7 +268,8 @@ def _read_entries(root: Path | Url, count: int | None) -> tuple[ShardEntry, ...]
         content = path.read_bytes()
     except FileNotFoundError:
         raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
-    decoder, entries = Decoder(ShardEntry), list[ShardEntry]()
+    decoder = Decoder(ShardEntry)
+    entries: list[ShardEntry] = []
     with suppress(ValueError):
         entries = decoder.decode_lines(content)
     if len(entries) != content.count(b"\n"):  # some line is broken, blank or holds several
@@ -296,5 +297,6 @@ def _check_names(path: Path | Url, names: Sequence[str]) -> None:
 
 
 def _are_plain(names: Sequence[str]) -> bool:
+    """Whether none is empty, hidden, or of several lines or folders."""
     text = "\n".join(["", *names, ""])  # so that each stands between two ends of line
     return text.count("\n") == len(names) + 1 and not any(odd in text for odd in ("/", "\0", "\n.", "\n\n"))

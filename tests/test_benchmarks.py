@@ -1,6 +1,7 @@
 """The benchmarks' own arithmetic: pairs, rounds, table, corpus. Nothing is timed here."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def test_parts_are_whole_lines_of_the_same_bytes(tmp_path: Path, parts: int) -> 
 def test_writers_are_compared_pair_by_pair_and_must_agree() -> None:
     writers = {
         OURS: Writer(lambda *_: [], lambda *_: 0),
-        "peer": Writer(lambda *_: [], lambda *_: 0, target=3),
+        "peer": Writer(lambda *_: [], lambda *_: 0, target=3, differs=1e-6),
         "bare": Writer(lambda *_: [], lambda *_: 0, target=0.9, times_itself=True),
     }
     starts = {OURS: [Job(0, 1.0), Job(0, 1.0)], "peer": [Job(0, 2.0), Job(0, 2.0)], "bare": [Job(0, 9.0), Job(0, 9.0)]}
@@ -96,10 +97,10 @@ def test_writers_are_compared_pair_by_pair_and_must_agree() -> None:
     lines = figures(writers, whole, starts, dict.fromkeys(writers, 1.0)).splitlines()
     assert lines[3] == "| peer | 8,000,008 | 1.50 (1.00 … 2.00) | 4.00 | ≥ 3: met | 8.0 (6.0 … 10.0) | 3.17 | 1 |"
     assert lines[4] == "| bare | 8,000,000 | 8.00 (8.00 … 8.00) | 0.75 | ≥ 0.9: MISSED | 1.0 (1.0 … 1.0) |  | 1 |"
-    with pytest.raises(SystemExit, match="different numbers of tokens"):
-        figures(
-            writers, whole | {"peer": [Job(8_000_009, 10.0), Job(8_000_009, 6.0)]}, starts, dict.fromkeys(writers, 1.0)
-        )
+    for title, tokens in [("peer", 8_000_009), ("bare", 8_000_001), (OURS, 8_000_001)]:  # each with a token too many
+        wrong = whole | {title: [whole[title][0], replace(whole[title][1], tokens=tokens)]}
+        with pytest.raises(SystemExit, match="different numbers of tokens"):
+            figures(writers, wrong, starts, dict.fromkeys(writers, 1.0))
 
 
 def test_reading_goes_on_over_epochs() -> None:
