@@ -9,11 +9,11 @@ STDLIB = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib
 
 quickstart: .venv/installed
 	$(BIN)/python recipes/train_tokenizer.py --input "$(STDLIB)/*.py" --vocab_size 4096 --output $(WORK)/tokenizer
-	$(BIN)/python -m shard_writer write --config recipes/quickstart.yaml --input "$(STDLIB)/*.py" "$(STDLIB)/[!s]*/**/*.py" --overwrite
-	$(BIN)/python -m shard_writer show $(WORK)/shards --rows 1
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m train --config recipes/quickstart.yaml
+	$(BIN)/tokentar write --config recipes/quickstart.yaml --input "$(STDLIB)/*.py" "$(STDLIB)/[!s]*/**/*.py" --overwrite
+	$(BIN)/tokentar show $(WORK)/shards --rows 1
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m tokentar.train --config recipes/quickstart.yaml
 
-test: .venv/installed
+test: .venv/installed build/packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -30,6 +30,11 @@ format: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,report]'
 	touch $@
+
+# the folders by the names that they have when installed, for mypy
+build/packages:
+	mkdir -p $@/tokentar
+	ln -s ../../../shard_writer ../../../train ../../../train/tokentar/__init__.py ../../../train/tokentar/__main__.py ../../../train/tokentar/py.typed $@/tokentar
 
 clean:
 	rm -rf .venv build dist *.egg-info

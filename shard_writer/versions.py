@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from shard_writer.storage import checksum
+from tokentar.shard_writer.storage.files import checksum
 
 _PACKAGES = ("shard_writer", "train")
 _LIBRARIES = ("numpy", "pyarrow", "orjson", "tokenizers", "fastokens", "transformers", "torch", "webdataset")
@@ -34,4 +34,6 @@ def _sources() -> Iterator[bytes]:
     root = Path(__file__).parent.parent
     for package in _PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
+            if path.parent.name == "tokentar":  # which lies elsewhere when installed
+                continue
             yield str(path.relative_to(root)).encode() + b"\0" + path.read_bytes()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shard_writer import Manifest
-from tests.tokenizers import byte_tokenizer
+from tests.helpers.tokenizers import byte_tokenizer
+from tokentar import Manifest
 
 WORLD_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "WORKER", "NUM_WORKERS")
 
@@ -30,7 +30,7 @@ def t0() -> Any:
 @pytest.fixture
 def marked(tmp_path: Path) -> Callable[..., Manifest]:
     """A factory of marked sets: sequence i holds number i in all of its 8 positions."""
-    from tests.marked import write_marked
+    from tests.helpers.marked import write_marked
 
     def make(shards: int, rows: int | list[int], name: str = "set") -> Manifest:
         return write_marked(tmp_path / name, shards, rows)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shard_writer import open_shards
-from tests.tokenizers import byte_tokenizer
+from tests.helpers.tokenizers import byte_tokenizer
 from tests.torchrun.start import ROOT
-from train import ShardLoader
+from tokentar import ShardLoader, open_shards
 
 TORCHRUN = [
     "-m",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from transformers import TrainingArguments
 
-from shard_writer import recipes
-from shard_writer.arguments import WriteArguments
 from tests.torchrun.start import ROOT
-from train.arguments import DataArguments, ModelArguments
+from tokentar.shard_writer.config import recipes
+from tokentar.shard_writer.writing.arguments import WriteArguments
+from tokentar.train.trainer.arguments import DataArguments, ModelArguments
 
 README = ROOT / "recipes" / "README.md"
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

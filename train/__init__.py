@@ -6,17 +6,17 @@ Nothing is imported until it is asked for: torch costs seconds and `transformers
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from train.loader import ShardLoader
-    from train.shelf import Access
-    from train.trainer import ShardTrainer
-    from train.world import World
+    from tokentar.train.data.access import Access
+    from tokentar.train.data.loader import ShardLoader
+    from tokentar.train.distributed.world import World
+    from tokentar.train.trainer.trainer import ShardTrainer
 
 __all__ = ["Access", "ShardLoader", "ShardTrainer", "World"]
 _HOMES = {
-    "Access": "train.shelf",
-    "ShardLoader": "train.loader",
-    "ShardTrainer": "train.trainer",
-    "World": "train.world",
+    "Access": "tokentar.train.data.access",
+    "ShardLoader": "tokentar.train.data.loader",
+    "ShardTrainer": "tokentar.train.trainer.trainer",
+    "World": "tokentar.train.distributed.world",
 }
 
 

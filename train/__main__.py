@@ -1,112 +1,15 @@
-"""Train a causal language model of transformers on a set of shards.
+"""torchrun --nproc-per-node N -m tokentar.train; from the root of the repository also `-m train`."""
 
-    torchrun --nproc-per-node N -m train --config recipes/x.yaml [--flag value …]
-
-Any flag of transformers.TrainingArguments is taken; `python -m train --help` lists all.
-"""
-
-import logging
 import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
-from shard_writer import recipes
-from shard_writer.errors import SetError, TokentarError
-from shard_writer.manifest import open_shards
-from train.world import is_main_process, name_of_rank
-
-LOSS_CURVE = "loss.png"
-GOES_ON = "--resume_from_checkpoint true goes on from the last checkpoint"
-
-
-def run(argv: Sequence[str]) -> None:
-    """Train as the flags say."""
-    from transformers import TrainingArguments, set_seed
-
-    from train import summary
-    from train.agree import together
-    from train.arguments import DataArguments, ModelArguments
-    from train.models import build_model, find_tokenizer
-    from train.select import select_shards
-    from train.signals import LastCheckpoint
-    from train.trainer import ShardTrainer
-
-    data, model_arguments, args = recipes.parse(
-        [DataArguments, ModelArguments, TrainingArguments], "train", argv, "python -m train", str(__doc__)
+try:
+    from tokentar.train.commands.train import main
+except ModuleNotFoundError as error:
+    if error.name != "tokentar":
+        raise
+    sys.exit(
+        "error: tokentar is not installed here; `pip install --constraint constraints.txt .`, then `torchrun -m tokentar.train …`"
     )
-    manifest = together(lambda: select_shards(data.shards))
-    tokenizer = together(lambda: find_tokenizer(manifest, model_arguments.model_name_or_path))
-    set_seed(args.seed)
-    last_checkpoint = LastCheckpoint()
-    trainer = ShardTrainer(
-        model=together(lambda: build_model(model_arguments, manifest.info)),
-        args=args,
-        processing_class=tokenizer,
-        shards=manifest,
-        validation_shards=_validation_shards(data, args),
-        order=data.order,
-        streams=data.streams,
-        separate_documents=data.separate_documents,
-        max_tokens=data.max_tokens,
-        access=data.access,
-        callbacks=[last_checkpoint],
-    )
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    if last_checkpoint.has_stopped:
-        place = f"after step {trainer.state.global_step}"
-        say([f"stopped by a signal {place}; {GOES_ON}"])
-        return
-    trainer.save_model()
-    say(summary.ending(trainer, *summary.tally(trainer.feed)))
-    if is_main_process():
-        trainer.save_state()
-        picture = Path(args.output_dir) / LOSS_CURVE
-        if summary.draw_loss(trainer.state.log_history, picture):
-            print(f"loss curve: {picture}")
-
-
-def _validation_shards(data: Any, args: Any) -> Any:
-    """What to evaluate on: --validation_shards, or, when evaluation is on, the split `validation` of the set of --shards."""
-    if data.validation_shards is not None or args.eval_strategy == "no":
-        return data.validation_shards
-    from train.select import set_of
-
-    manifest = open_shards(set_of(data.shards))
-    try:
-        return manifest.split("validation")
-    except SetError as error:
-        raise SetError(
-            f"eval_strategy: {args.eval_strategy.value}, but {error}; write the set with --validation_fraction, or give --validation_shards"
-        ) from None
-
-
-def say(lines: Iterable[str]) -> None:
-    """Print lines, once for the whole job."""
-    if is_main_process():
-        for line in lines:
-            print(line, flush=True)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run; returns the exit status."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
-    logging.getLogger("train").setLevel(logging.INFO)
-    try:
-        run(argv)
-    except TokentarError as error:
-        print(f"error: {name_of_rank()}{error}", file=sys.stderr, flush=True)
-        return 1
-    except OSError as error:
-        if error.filename is None:  # of a library, which says no more than its traceback
-            raise
-        print(f"error: {name_of_rank()}{error.filename}: {error.strerror}", file=sys.stderr, flush=True)
-        return 1
-    except KeyboardInterrupt:
-        print(f"interrupted; {GOES_ON}", file=sys.stderr, flush=True)
-        return 130
-    return 0
-
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main("torchrun -m tokentar.train", sys.argv[1:]))

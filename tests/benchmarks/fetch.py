@@ -67,14 +67,14 @@ def read(client: str, url: str, shards: int, folder: str) -> float:
 
 def read_ours(url: str, folder: str) -> float:
     """The same by what training uses: into the cache, compared with the manifest, mapped."""
-    from shard_writer import open_shards
-    from train import Access, World
-    from train.shelf import Shelf
+    from tokentar import Access, World, open_shards
+    from tokentar.train.data.prefetch import Prefetcher
+    from tokentar.train.data.shard_pool import ShardPool
 
     manifest = open_shards(url)
-    shelf = Shelf.of(manifest, Access(cache_dir=folder), World(), streams=AT_ONCE)
+    pool = ShardPool.of(manifest, Access(cache_dir=folder), World(), streams=AT_ONCE)
     size, start = 0, time.perf_counter()
-    with shelf.opener(iter(range(len(manifest.shards)))) as opener:
+    with Prefetcher(pool, iter(range(len(manifest.shards)))) as opener:
         for index, entry in enumerate(manifest.shards):
             opener.open(index)
             size += entry.bytes
@@ -86,7 +86,7 @@ def train(url: str, folder: str, rate: float, shards: int) -> float:
 
     The cache takes half of the set; a step sleeps as long as it takes to need no more than `rate`.
     """
-    from train import Access, ShardLoader
+    from tokentar import Access, ShardLoader
 
     size = max(entry.bytes for entry in ShardLoader(url, batch_size=1).manifest.shards)
     access = Access(cache_dir=folder, cache_bytes=max(shards // 2, 2 * _STREAMS + 2) * size)
@@ -96,10 +96,10 @@ def train(url: str, folder: str, rate: float, shards: int) -> float:
     waited = start = 0.0
     for number, _ in enumerate(loader):
         if not start and number * _BATCH >= warm:
-            waited, start = loader.shelf.notes.total().wait_seconds, time.perf_counter()
+            waited, start = loader.pool.notes.total().wait_seconds, time.perf_counter()
         due = max(due, time.perf_counter()) + step if not start else due + step
         time.sleep(max(0.0, due - time.perf_counter()))
-    return (loader.shelf.notes.total().wait_seconds - waited) / (time.perf_counter() - start)
+    return (loader.pool.notes.total().wait_seconds - waited) / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def main(folder: str, tokenizer: str, output: str, workers: str, engine: str) ->
 
 if __name__ == "__main__":
     from tests.benchmarks import (
-        peer_datatrove,
-    )  # by its name, so that workers import the classes and do not unpickle them
+        peer_datatrove,  # by its name, so that workers import the classes and do not unpickle them
+    )
 
     peer_datatrove.main(*sys.argv[1:6])

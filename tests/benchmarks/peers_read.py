@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from shard_writer import open_shards
 from tests.benchmarks import peers
 from tests.benchmarks.corpus import train_tokenizer, write_corpus
 from tests.benchmarks.measure import Run, interleaved, median_ratio, python, run, spread, table, verdict
 from tests.benchmarks.write import our_command
+from tokentar import open_shards
 
 DEFAULT_MEGABYTES = 150
 PACKAGES = ("torch", "numpy")

@@ -1,4 +1,4 @@
-"""peers-write: `python -m shard_writer write` against datatrove, litdata and gigatoken, from the same JSONL files.
+"""peers-write: `tokentar write` against datatrove, litdata and gigatoken, from the same JSONL files.
 
 Each peer does what its own documentation shows, in an environment of its own (see peers.py and the peer_*.py), and once more
 with fastokens under it where it lets one. Only ours shuffles documents over the whole corpus, packs them into
@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
-from shard_writer import open_shards
 from tests.benchmarks import peers
 from tests.benchmarks.corpus import Corpus, split_lines, train_tokenizer, write_corpus
 from tests.benchmarks.measure import Run, interleaved, median_ratio, python, run, spread, table, verdict
 from tests.benchmarks.write import Job, Jobs, our_command, told_rates
+from tokentar import open_shards
 
 DEFAULT_MEGABYTES = 320  # the work of less is hardly told from the noise of the start
 PACKAGES = ("fastokens", "tokenizers", "transformers", "numpy", "pyarrow")

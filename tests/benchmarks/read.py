@@ -9,11 +9,11 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from shard_writer import open_shards
 from tests.benchmarks.corpus import train_tokenizer, write_corpus
 from tests.benchmarks.measure import interleaved, median_ratio, python, run, spread, table, verdict
 from tests.benchmarks.readers import READERS
 from tests.benchmarks.write import our_command
+from tokentar import open_shards
 
 DEFAULT_MEGABYTES = 100
 PACKAGES = ("webdataset", "torch", "numpy")

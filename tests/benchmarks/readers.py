@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from shard_writer import open_shards
 from tests.benchmarks import clock
-from train import ShardLoader
+from tokentar import ShardLoader, open_shards
 
 BATCH_SIZE = 8
 

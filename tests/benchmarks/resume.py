@@ -23,20 +23,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from shard_writer import open_shards
-from shard_writer.manifest import (
-    DatasetInfo,
-    Manifest,
-    ShardEntry,
-    TokenizerInfo,
-    Totals,
-    first_numbers,
-    write_manifest,
-)
-from shard_writer.shards import RowFormat
 from tests.benchmarks.corpus import train_tokenizer, write_corpus
 from tests.benchmarks.measure import interleaved, median_ratio, python, run, spread, table, verdict
 from tests.benchmarks.write import our_command
+from tokentar import open_shards
+from tokentar.shard_writer.format.dataset_info import DatasetInfo, TokenizerInfo, Totals
+from tokentar.shard_writer.format.manifest import Manifest, ShardEntry, first_numbers, write_manifest
+from tokentar.shard_writer.format.shards import RowFormat
 
 DEFAULT_MEGABYTES = 400
 PACKAGES = ("accelerate", "datasets", "transformers", "torch", "numpy")

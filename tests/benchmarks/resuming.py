@@ -19,10 +19,9 @@ from accelerate import skip_first_batches
 from datasets import Dataset, Features, Sequence, Value, load_dataset, load_from_disk
 from torch.utils.data import DataLoader
 
-from shard_writer import Manifest, open_shards
-from train import ShardLoader
-from train.dataset import ShardRows, Span
-from train.shelf import Shelf
+from tokentar import Manifest, ShardLoader, open_shards
+from tokentar.train.data.dataset import ShardRows, Span
+from tokentar.train.data.shard_pool import ShardPool
 
 BATCH_SIZE = 8
 
@@ -43,7 +42,7 @@ class Watch:
             self.listed += 1
 
 
-class BlankShelf(Shelf):
+class BlankShelf(ShardPool):
     """Shards of zeros that no file is opened for: what is left of reading is the arithmetic."""
 
     def opener(self, upcoming: Iterator[int], *_: Any) -> Any:
@@ -51,10 +50,10 @@ class BlankShelf(Shelf):
 
 
 class BlankOpener:
-    """As shelf.Opener, looking as far ahead."""
+    """As pool.Prefetcher, looking as far ahead."""
 
-    def __init__(self, shelf: Shelf, upcoming: Iterator[int]) -> None:
-        self.manifest, self.upcoming, self.ahead = shelf.manifest, upcoming, shelf.ahead
+    def __init__(self, pool: ShardPool, upcoming: Iterator[int]) -> None:
+        self.manifest, self.upcoming, self.ahead = pool.manifest, upcoming, pool.ahead
 
     def __enter__(self) -> "BlankOpener":
         for _ in zip(range(self.ahead), self.upcoming, strict=False):
@@ -93,9 +92,9 @@ def our_loader(manifest: Manifest) -> ShardLoader:
 def first_numbers(loader: ShardLoader, state: dict[str, Any]) -> list[int]:
     """The sequences of the first batch behind a state, by arithmetic alone."""
     loader.load_state_dict(state)
-    shelf = BlankShelf(**{field.name: getattr(loader.shelf, field.name) for field in fields(loader.shelf)})
+    pool = BlankShelf(**{field.name: getattr(loader.pool, field.name) for field in fields(loader.pool)})
     span = Span(loader.epoch, loader.position, loader.order.samples)
-    rows = ShardRows(shelf, loader.order, loader.world, span, BATCH_SIZE, np.dtype(np.int64))
+    rows = ShardRows(pool, loader.order, loader.world, span, BATCH_SIZE, np.dtype(np.int64))
     numbers: list[int] = next(iter(rows))[0].tolist()
     return numbers
 

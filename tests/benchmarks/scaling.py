@@ -14,10 +14,10 @@ from pathlib import Path
 from shutil import rmtree
 from statistics import median
 
-from shard_writer import open_shards
 from tests.benchmarks.corpus import train_tokenizer, write_corpus
 from tests.benchmarks.measure import interleaved, python, run, spread, table
 from tests.benchmarks.write import Job, our_command, told_rates
+from tokentar import open_shards
 
 DEFAULT_MEGABYTES = 40
 PACKAGES = ("fastokens", "torch", "numpy")

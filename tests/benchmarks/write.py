@@ -1,4 +1,4 @@
-"""write: `python -m shard_writer write` against the same job by plain `tokenizers`, both from one JSONL.
+"""write: `tokentar write` against the same job by plain `tokenizers`, both from one JSONL.
 
 Two figures. The whole command, from the start of the process to its end. And the work alone: the same less what the
 same command takes for a corpus of a few documents, the median of one such run a round; so start,
@@ -15,9 +15,9 @@ from pathlib import Path
 from shutil import rmtree
 from statistics import median
 
-from shard_writer import open_shards
 from tests.benchmarks.corpus import train_tokenizer, write_corpus
 from tests.benchmarks.measure import interleaved, median_ratio, python, run, spread, table, verdict
+from tokentar import open_shards
 
 DEFAULT_MEGABYTES = 100
 PACKAGES = ("fastokens", "tokenizers", "transformers", "numpy", "pyarrow")
@@ -39,7 +39,7 @@ Jobs = dict[str, list[Job]]  # by contender, one a round
 def our_command(corpus: Path, tokenizer: Path, output: Path, workers: int) -> list[str]:
     """Our writer with its default settings."""
     flags = {"--input": corpus, "--tokenizer": tokenizer, "--output": output, "--workers": workers}
-    return python("-m", "shard_writer", "write", *(word for flag in flags.items() for word in flag))
+    return python("-m", "tokentar", "write", *(word for flag in flags.items() for word in flag))
 
 
 def ours(corpus: Path, *, tokenizer: Path, output: Path, workers: int) -> Job:

@@ -22,12 +22,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shard_writer import Manifest, open_shards, write_shards
-from shard_writer.reshard import reshard
-from tests.marked import write_marked
-from tests.recorder import RecordingTrainer, quiet_arguments, tiny_model
-from tests.tokenizers import byte_tokenizer, with_template
-from train import ShardLoader
+from tests.helpers.marked import write_marked
+from tests.helpers.recorder import RecordingTrainer, quiet_arguments, tiny_model
+from tests.helpers.tokenizers import byte_tokenizer, with_template
+from tokentar import Manifest, ShardLoader, open_shards, write_shards
+from tokentar.shard_writer.maintenance.reshard import reshard
 
 WORDS = ("shard", "sequence", "été", "日本語", "def f(x):", "\n", "\t", "0123456789", "👍🏽", "</s>", "")
 READS = {  # ranks, workers, batch size, order
@@ -92,9 +91,7 @@ def reading(manifest: Manifest, ranks: int, workers: int, batch_size: int, order
     kinds: dict[str, Any] = {"order": order, "streams": 12, "seed": 5} | settings
     digest = hashlib.sha256()
     for rank in range(ranks):
-        loader = ShardLoader(
-            manifest, batch_size=batch_size, rank=rank, world_size=ranks, num_workers=workers, **kinds
-        )
+        loader = ShardLoader(manifest, batch_size=batch_size, rank=rank, world_size=ranks, num_workers=workers, **kinds)
         _read(loader, digest)
     state = loader.state_dict()
     digest.update(json.dumps(state, sort_keys=True).encode())

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from shard_writer.errors import SetError
-from tests.recorder import RecordingTrainer, quiet_arguments, tiny_model
+from tests.helpers.recorder import RecordingTrainer, quiet_arguments, tiny_model
 from tests.torchrun.group import in_group
-from train import ShardLoader
-from train.feed import Feed
+from tokentar import ShardLoader
+from tokentar.shard_writer.errors import SetError
+from tokentar.train.trainer.train_loader import TrainLoader
 
 
 def train_rank(shards: str, output: str, settings: str) -> int:
@@ -23,7 +23,9 @@ def train_rank(shards: str, output: str, settings: str) -> int:
     args = quiet_arguments(Path(output) / "run", **options)
     trainer = RecordingTrainer(model=tiny_model(), args=args, shards=shards, streams=streams)
     if same_loader:  # what a script does that forgets its rank
-        trainer.feed = Feed(ShardLoader(shards, batch_size=args.per_device_train_batch_size, rank=0, world_size=1))
+        trainer.train_loader = TrainLoader(
+            ShardLoader(shards, batch_size=args.per_device_train_batch_size, rank=0, world_size=1)
+        )
     error = None
     try:
         trainer.train()

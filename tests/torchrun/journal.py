@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from transformers import PrinterCallback
 
-from shard_writer import Manifest
-from tests.marked import write_marked
-from tests.recorder import RecordingTrainer, quiet_arguments, tiny_model
-from tests.worlds import canonical, canonical_steps, without_end
-from train import ShardLoader
+from tests.helpers.marked import write_marked
+from tests.helpers.recorder import RecordingTrainer, quiet_arguments, tiny_model
+from tests.helpers.worlds import canonical, canonical_steps, without_end
+from tokentar import Manifest, ShardLoader
 
 STREAMS, GLOBAL_BATCH, SEED = 24, 24, 6
 STEPS, STEPS_PER_EPOCH, SAVE_STEPS = 33, 11, 4
@@ -38,7 +37,7 @@ class Death:
 
 
 class JournalTrainer(RecordingTrainer):
-    """Notes each batch and loss as it comes in files OUTPUT/NAME-RANK.jsonl."""
+    """SharedNotes each batch and loss as it comes in files OUTPUT/NAME-RANK.jsonl."""
 
     journal: Path
     death: Death | None = None

@@ -13,10 +13,10 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from transformers import TrainingArguments
 
-from shard_writer.errors import SettingError
-from tests.recorder import RecordingTrainer, quiet_arguments, tiny_model
+from tests.helpers.recorder import RecordingTrainer, quiet_arguments, tiny_model
 from tests.torchrun.group import in_group
-from train import ShardTrainer
+from tokentar import ShardTrainer
+from tokentar.shard_writer.errors import SettingError
 
 
 def train_rank(shards: str, output: str, name: str, settings: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.torchrun import journal
 from tests.torchrun.journal import Death, expected_steps
 from tests.torchrun.start import torchrun
-from tests.torture_train import Part, run_round
+from tests.torture.train import Part, run_round
 
 processes = pytest.mark.processes
 

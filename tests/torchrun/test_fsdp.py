@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.recorder import RecordingTrainer, quiet_arguments, tiny_model
+from tests.helpers.recorder import RecordingTrainer, quiet_arguments, tiny_model
 from tests.torchrun import journal
 from tests.torchrun.start import torchrun
 

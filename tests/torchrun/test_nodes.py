@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from shard_writer.manifest import write_manifest
-from tests.marked import write_marked
-from tests.objstore.proxy import FaultProxy
-from tests.objstore.server import BUCKET, Server
+from tests.helpers.marked import write_marked
+from tests.object_store.proxy import FaultProxy
+from tests.object_store.server import BUCKET, Server
 from tests.torchrun import journal
 from tests.torchrun.hosts import Host, Unavailable, hosts, wait_for
 from tests.torchrun.journal import STEPS_PER_EPOCH, Death
+from tokentar.shard_writer.format.manifest import write_manifest
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 
@@ -99,7 +99,7 @@ def test_a_node_that_does_not_see_the_shards_ends_the_job_by_its_name(nodes: lis
     write_manifest(replace(manifest, info=replace(manifest.info, tokenizer=tokenizer)))
     model = '{"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 8}'
     flags = ["--shards", str(tmp_path / "set"), "--model_config", model, "--output_dir", str(tmp_path / "run")]
-    job = ("train", *flags, "--use_cpu", "true", "--report_to", "none")
+    job = ("tokentar.train", *flags, "--use_cpu", "true", "--report_to", "none")
     nodes[0].torchrun(*job, ranks=1, nodes="2")
     nodes[1].torchrun(*job, ranks=1, nodes="2", hidden=tmp_path / "set")
     wait_for(lambda: all(node.has_ranks() for node in nodes), time.monotonic() + 60, nodes)

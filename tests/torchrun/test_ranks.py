@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from shard_writer import Manifest
-from tests.marked import write_marked
+from tests.helpers.marked import write_marked
+from tests.helpers.worlds import canonical, canonical_steps, steps_of
 from tests.torchrun.start import torchrun
-from tests.worlds import canonical, canonical_steps, steps_of
-from train import ShardLoader
+from tokentar import Manifest, ShardLoader
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(150)]
 Run = Callable[..., tuple[int, list[dict[str, Any]], str]]

@@ -1,0 +1,1 @@
+"""Recipes and flags: how what a user types becomes a frozen dataclass."""

@@ -1,0 +1,85 @@
+"""CSV and TSV files."""
+
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from tokentar.shard_writer.inputs import compression, documents
+from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
+
+
+@dataclass(frozen=True)
+class CsvRows:
+    """A whole CSV or TSV file with a header line; every cell is the text that stands there, numbers and `NA` too."""
+
+    first_place: ClassVar[int] = 0
+    path: str
+    delimiter: str
+    size: int
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See Reader."""
+        return (self.path,)
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
+        """See Reader."""
+        csv.field_size_limit(sys.maxsize)  # of this process: a document may be as long as its file
+        rows: list[list[str]] = []
+        held = 0
+        for row in self._rows(column, bad):
+            rows.append(row)
+            held += sum(map(len, row))
+            if held >= documents.BATCH_BYTES:
+                yield documents.joined(rows)
+                rows, held = [], 0
+        yield documents.joined(rows)
+
+    def _rows(self, column: str, bad: Bad) -> Iterator[list[str]]:
+        """The document of each record below the header, or none; what lies behind a damage of the file is left out."""
+        try:
+            with compression.unpacked(self.path) as raw:
+                text = io.TextIOWrapper(raw, "utf-8-sig", "surrogateescape", newline="")
+                records = _records(csv.reader(text, delimiter=self.delimiter, strict=True))
+                header = next(records, None)
+                if header is None:
+                    return
+                at = documents.one_column(column, header[1], self.path)
+                for line, cells in records:
+                    yield _cell(cells, at, len(header[1]), bad, partial(_line, self.path, line))
+        except OSError as error:
+            bad.report("unreadable file", partial(_line, self.path, 0), 0, compression.damage(error))
+
+
+def _records(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """The line that each record starts in, and its cells: none where it is broken. Blank lines are passed over."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield line, []
+        else:
+            if cells:
+                yield line, cells
+
+
+def _cell(cells: list[str], at: int, width: int, bad: Bad, place: Place) -> list[str]:
+    """The document in cell `at` of a record that should have `width` cells, or none."""
+    if len(cells) != width:
+        found = f"{len(cells)} cells" if cells else "a quote that is not closed or stands inside a cell"
+        bad.report("invalid CSV", place, 0, f"{width} cells wanted as in the header, found {found}")
+        return []
+    if cells[at].isascii():
+        return documents.text_of(cells[at], bad, place, 0, valid=True)
+    return documents.text_of_bytes(cells[at].encode(errors="surrogateescape"), bad, place, 0)
+
+
+def _line(path: str, line: int, index: int) -> str:
+    return f"{path}:{line}" if line else path

@@ -1,0 +1,82 @@
+"""Parquet by row groups."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tokentar.shard_writer.inputs import compression, documents
+from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
+from tokentar.shard_writer.inputs.rows import _row
+
+
+@dataclass(frozen=True)
+class ParquetGroups:
+    """Row groups `start` … `stop - 1` of a Parquet file; `size` is their uncompressed bytes."""
+
+    first_place: ClassVar[int] = 0
+    path: str
+    start: int
+    stop: int
+    size: int
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See Reader."""
+        return (self.path,)
+
+    def read(self, column: str, bad: Bad) -> Iterator[Batch]:
+        """See Reader. A damaged row group ends where the damage lies; the next one is read."""
+        import pyarrow.parquet as pq
+
+        with compression.opened(self.path) as raw, pq.ParquetFile(raw) as file:
+            for group in range(self.start, self.stop):
+                first = 0
+                try:
+                    for batch in _batches(file, group, column):
+                        yield _arrow_texts(batch, bad, partial(_row, f"{self.path}, row group {group}, row ", first))
+                        first += len(batch)
+                except (OSError, ValueError) as error:
+                    bad.report(
+                        "damaged row group",
+                        partial(_row, f"{self.path}, row group {group}, row ", first),
+                        0,
+                        str(error),
+                    )
+                    yield Batch([], np.empty(0, np.int64), file.metadata.row_group(group).num_rows - first)
+
+
+def _batches(file: Any, group: int, column: str) -> Iterator[Any]:
+    """The column's values in Arrow arrays of about BATCH_BYTES."""
+    meta = file.metadata.row_group(group)
+    rows = max(1, meta.num_rows * documents.BATCH_BYTES // max(meta.total_byte_size, documents.BATCH_BYTES))
+    for batch in file.iter_batches(rows, row_groups=[group], columns=[column], use_threads=False):
+        yield batch.column(column)  # a struct `a` with a field `b` comes along with a column named `a.b`
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type holds text, as strings or their UTF-8 bytes, or nothing but nulls."""
+    import pyarrow.types as types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    return any(test(kind) for test in (*tests, types.is_binary, types.is_large_binary, types.is_binary_view))
+
+
+def _arrow_texts(column: Any, bad: Bad, place: Place) -> Batch:
+    """The documents of an Arrow text column."""
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError:
+        values = column.cast("large_binary").to_pylist()
+    if not any(isinstance(value, bytes) for value in values):
+        return documents.clean(values, bad, place, valid=True)
+    of_none = partial(documents.text_of, None, bad, place)
+    return documents.joined(
+        [
+            of_none(i) if value is None else documents.text_of_bytes(value, bad, place, i)
+            for i, value in enumerate(values)
+        ]
+    )

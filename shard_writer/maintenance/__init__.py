@@ -1,0 +1,1 @@
+"""What is done with a finished set: verify, repair, reshard, show."""

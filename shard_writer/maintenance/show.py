@@ -1,0 +1,36 @@
+"""Sequences of a set as text, with their document boundaries."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tokentar.shard_writer.errors import SettingError
+from tokentar.shard_writer.format.manifest import Manifest
+from tokentar.shard_writer.packing.ragged import TokenIds
+
+BOUNDARY = "⏎ end of document ⏎"
+
+
+def rows_as_text(manifest: Manifest, tokenizer: Any, rows: int) -> Iterator[str]:
+    """The first `rows` sequences of a set, decoded, each under a line that names it. Raises SettingError for no rows."""
+    if rows < 1:
+        raise SettingError(f"rows: {rows}, needed: at least 1")
+    eos = manifest.info.tokenizer.eos_token_id
+    for index, entry in enumerate(manifest.shards):
+        shard = manifest.open(index)
+        for row in range(min(rows, entry.num_sequences)):
+            ids = shard.rows[row]
+            documents = int(np.count_nonzero(ids == eos))
+            number = manifest.firsts[entry.shard] + row
+            yield f"── sequence {number} · {entry.file_name} row {row} · {len(ids)} tokens, {documents} document ends"
+            yield f"\n{BOUNDARY}\n".join(_documents(ids, eos, tokenizer))
+        rows -= entry.num_sequences
+        if rows <= 0:
+            return
+
+
+def _documents(ids: TokenIds, eos: int, tokenizer: Any) -> list[str]:
+    """The text of each document in a row, without its EOS."""
+    ends = np.flatnonzero(ids == eos) + 1
+    return [tokenizer.decode(part[part != eos].tolist()) for part in np.split(ids, ends)]

@@ -1,0 +1,1 @@
+"""Files of this machine and objects in stores. Every other room sees paths and URLs."""

@@ -1,0 +1,104 @@
+"""The flags of `tokentar`, which are also the keys of a recipe's `write:` section and the names `write_shards` takes."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tokentar.shard_writer.errors import SettingError
+from tokentar.shard_writer.packing.policies import POLICIES
+
+ENGINES = ("local", "ray")
+_LONGEST_NAME = 50  # characters: with number and suffix a file name of at most 255 bytes
+
+
+def doc(text: str, default: Any = ..., **kwargs: Any) -> Any:
+    """A dataclass field with one line of documentation, shown by --help; without a default the flag is required."""
+    metadata = {"help": text} | kwargs
+    if default is ...:
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteArguments:
+    """Tokenize documents, pack them into sequences and write them as numbered WebDataset shards."""
+
+    input: list[str] = doc("Files, folders, globs (** goes through folders), URLs of these, or names of data sets.")
+    tokenizer: str = doc("Name or folder of a transformers tokenizer.")
+    output: str = doc("Folder of the new set, or a URL: s3://bucket/set, gs://, az://, hf://datasets/user/name.")
+    seq_length: int = doc("Tokens in a sequence.", 2048)
+    text_column: str = doc("Column or key that holds the text.", "text")
+    name: str = doc("Name of the training split and of its shards: NAME-000000.tar.", "train")
+    num_shards: int | None = doc("Number of shards (default: of at most 64 MiB, dividing 192 or divided by it).", None)
+    shuffle: bool = doc(
+        "Shuffle all documents, and the sequences of a shard; false keeps the order of the input.", True
+    )
+    seed: int = doc("Seed of the shuffle and of the validation split.", 0)
+    workers: int | None = doc("Worker processes (default: one a core; 0: none, all in the main process).", None)
+    engine: Literal["local", "ray"] = doc(
+        "Where the workers run: processes of this machine, or tasks of a Ray cluster.", "local"
+    )
+    ray_address: str | None = doc(
+        "HOST:PORT of a running Ray cluster, or auto for that of this machine (default: a Ray of its own on this machine).",
+        None,
+    )
+    validation_fraction: float = doc(
+        "Share of the documents, drawn by the seed, that goes to a split `validation`.", 0.0
+    )
+    bad_documents: Literal["error", "skip"] = doc(
+        "Broken lines, invalid UTF-8, numbers for text: stop, or leave out and count by reason.", "error"
+    )
+    input_format: Literal["auto", "jsonl", "parquet", "text", "dataset"] = doc(
+        "How to read the input (auto: by suffix; all that is no JSONL, Parquet or table is text, one document a file).",
+        "auto",
+    )
+    dataset_config: str | None = doc("Configuration of the data set, where `input` names one.", None)
+    dataset_split: str = doc("Split of the data set, where `input` names one.", "train")
+    eos_token: str | None = doc("Token that ends each document (default: the tokenizer's EOS).", None)
+    add_bos: bool | None = doc("Put BOS before each document (default: where the tokenizer does so itself).", None)
+    tokenizer_engine: Literal["fastokens", "tokenizers", "transformers"] | None = doc(
+        "Library that tokenizes (default: the fastest that gives the tokenizer's own ids).", None
+    )
+    packing: Literal["wrap", "best_fit"] = doc(
+        "wrap: documents end to end, cut where a sequence is full; best_fit: none cut that fits a sequence, rows filled up.",
+        "wrap",
+    )
+    provenance: bool = doc("Write beside each shard where its tokens come from: NAME-000000.docs.parquet.", True)
+    append: bool = doc("Add the documents to the finished set in the output, as further shards.", False)
+    spool_dir: str | None = doc(
+        "Folder for what is under way to an output that is a URL: a whole set (default: ~/.cache/tokentar/spool).", None
+    )
+    overwrite: bool = doc("Replace the set, or the unfinished work, that the output holds.", False)
+
+    def __post_init__(self) -> None:
+        _require(self.output != "", "output", self.output, "a folder or URL")
+        _require(self.seq_length >= 1, "seq_length", self.seq_length, "at least 1")
+        _require(self.num_shards is None or self.num_shards >= 1, "num_shards", self.num_shards, "at least 1")
+        _require(self.workers is None or self.workers >= 0, "workers", self.workers, "0 or more")
+        _require(self.engine in ENGINES, "engine", self.engine, " or ".join(ENGINES))
+        _require(self.engine == "ray" or self.ray_address is None, "ray_address", self.ray_address, "engine: ray")
+        _require(self.engine == "local" or self.workers != 0, "workers", self.workers, "1 or more with engine: ray")
+        _require(
+            0 <= self.validation_fraction < 1, "validation_fraction", self.validation_fraction, "at least 0 and below 1"
+        )
+        _require(
+            self.name.replace("-", "").replace("_", "").isalnum() and len(self.name) <= _LONGEST_NAME,
+            "name",
+            self.name,
+            f"letters, digits, - and _ only, {_LONGEST_NAME} at most",
+        )
+        _require(
+            self.name != "validation" or not self.validation_fraction, "name", self.name, "another than the split's"
+        )
+        _require(self.bad_documents in ("error", "skip"), "bad_documents", self.bad_documents, "error or skip")
+        _require(self.packing in POLICIES, "packing", self.packing, " or ".join(POLICIES))
+
+    @property
+    def num_workers(self) -> int:
+        """Worker processes to start."""
+        return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+
+
+def _require(condition: bool, key: str, seen: object, needed: str) -> None:
+    if not condition:
+        raise SettingError(f"{key}: {seen!r}, needed: {needed}")

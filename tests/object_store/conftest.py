@@ -1,0 +1,45 @@
+"""One object store for all tests of this folder; a proxy and an empty place for each of them."""
+
+import uuid
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.tokenizers import byte_tokenizer
+from tests.object_store.proxy import FaultProxy
+from tests.object_store.server import BUCKET, Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A store that is started once, with one bucket."""
+    with Server(tmp_path_factory.mktemp("objstore")) as running:
+        running.make_bucket(BUCKET)
+        yield running
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[FaultProxy]:
+    """A proxy before the store."""
+    with FaultProxy(server.address) as standing:
+        yield standing
+
+
+@pytest.fixture
+def there(server: Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The URL of an empty folder, which clients of this process and its children reach through the proxy."""
+    forkserver._forkserver._stop()  # the one of an earlier test would give its workers the environment of that test
+    for name, value in server.environment(proxy.url).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The byte tokenizer as a folder."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)

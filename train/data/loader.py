@@ -1,0 +1,249 @@
+"""ShardLoader: batches in the canonical order, for Trainer (../trainer) or for a training loop of one's own.
+
+    loader = ShardLoader("out/", batch_size=8, seed=0)          # rank and world size from torchrun
+    for epoch in range(3):
+        for batch in loader: ...                                # {"input_ids": int64 (8, seq_length), "labels": the same}
+
+Every rank gets the same number of batches; an epoch ends on a whole global batch. `accelerate` must not wrap it: it
+would split again.
+"""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from tokentar.shard_writer.errors import SetError, TokentarError
+from tokentar.shard_writer.format.manifest import Manifest
+from tokentar.shard_writer.format.shards import KEY_DIGITS
+from tokentar.shard_writer.storage.urls import Url
+from tokentar.train.data.access import Access
+from tokentar.train.data.batches import labels_of, position_ids, rebatch
+from tokentar.train.data.dataset import Block, ShardRows, Span
+from tokentar.train.data.shard_patterns import select_shards
+from tokentar.train.data.shard_pool import ShardPool
+from tokentar.train.distributed.world import World
+from tokentar.train.order import reading_order
+from tokentar.train.order.plan import Plan, block_rows
+
+Batch = dict[str, torch.Tensor]
+_MEANING = {
+    "order": "the order",
+    "seed": "the seed of the order",
+    "streams": "the number of streams",
+    "fingerprint": "the data (fingerprint of its shards)",
+    "tokenizer": "the tokenizer (fingerprint)",
+}
+
+
+class ShardLoader:
+    """Iterates over a set: one epoch at a time (order "epoch"), or without end ("repeat", "resample").
+
+    shards: a folder or URL, a brace pattern or glob of a set's shards, or a Manifest. batch_size: sequences a rank gets at
+    once. seed: of the order. rank, world_size: from torchrun's variables if None. num_workers: DataLoader processes of
+    this rank. streams: see ../order/streams.py; kept in the state. global_batch_size: sequences an optimizer step trains on in
+    all, a multiple of world_size × batch_size (default: just that); an epoch ends on a whole one. separate_documents:
+    batches carry position_ids that restart at each document. access: the cache for a set in a store, and what happens to
+    damaged shards: an error, or, with "skip", no labels in place of their rows. Raises SettingError or SetError for what could not work,
+    before anything is read.
+    """
+
+    def __init__(
+        self,
+        shards: str | os.PathLike[str] | Url | Manifest,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        order: str = "epoch",
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_workers: int = 0,
+        streams: int | None = None,
+        global_batch_size: int | None = None,
+        separate_documents: bool = False,
+        access: Access | None = None,
+    ) -> None:
+        self.manifest = shards if isinstance(shards, Manifest) else select_shards(shards)
+        self.world, self._access = World.detect(rank, world_size, num_workers), access or Access()
+        self._streams, self._separate_documents = streams, separate_documents
+        self._kind, self._seed = order, seed
+        self._batch_size, self._global_batch_size = batch_size, global_batch_size
+        self._arrange(streams)
+        self.epoch = 0
+        self._start = 0  # samples of the whole job: where an iteration begins,
+        self._returned = 0  # and those returned since
+        self._behind = 0  # samples of the epochs before
+        self._numbers = np.empty(0, np.int64)
+        self.left_out = 0  # rows of damaged shards that this rank has left out
+
+    def _arrange(self, streams: int | None) -> None:
+        rows, readers = self.manifest.num_sequences, self.world.readers
+        self.order = reading_order.build(rows, seed=self._seed, readers=readers, streams=streams, kind=self._kind)
+        self.plan = Plan.of(self.order, self.world, self._batch_size, self._global_batch_size)
+        self.pool = ShardPool.of(self.manifest, self._access, self.world, self.order.streams // self.world.readers)
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, the same on every rank. Raises TypeError for an order without end."""
+        if self.endless:
+            raise TypeError(
+                f"order {self.order.kind!r} has no end, so the loader has no length; set max_steps or max_tokens"
+            )
+        return self.plan.batches
+
+    @property
+    def endless(self) -> bool:
+        """Whether the order has no end."""
+        return self.order.endless
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences in a batch."""
+        return self.plan.batch_size
+
+    @property
+    def position(self) -> int:
+        """Samples of the whole job, of this epoch or, in an order without end, since the start, before the next batch."""
+        return self._start + self._returned
+
+    @property
+    def consumed(self) -> int:
+        """Samples of the whole job since its start, over all epochs, before the next batch."""
+        return self._behind + self.position
+
+    @property
+    def epochs_read(self) -> range:
+        """The epochs that the batch last returned is of: with order "repeat" it may lie across a border."""
+        if self.order.kind != "repeat":
+            return range(self.epoch, self.epoch + 1)
+        last = (self.position - 1) // self.order.samples
+        return range((self.position - self.plan.samples_per_batch) // self.order.samples, last + 1)
+
+    @property
+    def sample_numbers(self) -> NDArray[np.int64]:
+        """Numbers of the sequences in the batch last returned, without rows left out: (at most batch_size,) int64."""
+        return self._numbers
+
+    @property
+    def sample_keys(self) -> list[str]:
+        """Keys, as in the tar, of the sequences in the batch last returned."""
+        return [f"{number:0{KEY_DIGITS}d}" for number in self._numbers.tolist()]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be epoch number `epoch`; one that is the next anyway keeps a position loaded from a state."""
+        if epoch != self.epoch and not self.endless:
+            self._begin(epoch)
+
+    def _begin(self, epoch: int) -> None:
+        self._behind = self.consumed
+        self.epoch, self._start, self._returned = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the whole job after the batches returned so far: the same on every rank, small, plain JSON."""
+        place = {"epoch": self.epoch, "position": self.position, "consumed": self.consumed}
+        return self._identity(self.order.streams) | place
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a position, with any world size, workers or batch size.
+
+        Takes over the state's number of streams where none was asked for. Raises SetError when the state is of other
+        data or another order, SettingError when its streams cannot be dealt to this job's ranks × workers.
+        """
+        mine = self._identity(self._streams or state.get("streams"))
+        for key, value in mine.items():
+            if state.get(key) != value:
+                raise SetError(
+                    f"cannot go on: {_MEANING[key]} was {state.get(key)!r} and is {value!r} now; use the same, or start anew"
+                )
+        for key in ("streams", "epoch", "position", "consumed"):
+            if type(state.get(key)) is not int or state[key] < 0:
+                raise SetError(
+                    f"cannot go on: {key} of the state is {state.get(key)!r}, needed: 0 or more; it is damaged"
+                )
+        self._arrange(state["streams"])
+        if not self.endless and state["position"] > self.order.samples:
+            raise SetError(
+                f"cannot go on: position of the state is {state['position']}, needed: at most the {self.order.samples} samples "
+                "of an epoch; it is damaged"
+            )
+        self.epoch, self._start, self._returned = state["epoch"], state["position"], 0
+        self._behind = state["consumed"] - self._start
+        if not self.endless and not self.plan.steps_from(self._start):
+            self._begin(self.epoch + 1)
+
+    def _identity(self, streams: int | None) -> dict[str, Any]:
+        return {
+            "fingerprint": self.manifest.fingerprint,
+            "tokenizer": self.manifest.info.tokenizer.fingerprint,
+            "order": self._kind,
+            "seed": self._seed,
+            "streams": streams,
+        }
+
+    def __iter__(self) -> Iterator[Batch]:
+        start, self._returned = self._start, 0
+        stop = sys.maxsize if self.endless else start + self.plan.usable(self.order.samples - start)
+        samples = self.plan.samples_per_batch
+        for numbers, ids in self._batches(Span(self.epoch, start, stop)):
+            is_there = numbers >= 0 if self.pool.skip else None  # without `skip` a row that is missing is an error
+            self._numbers = numbers if is_there is None else numbers[is_there]
+            self.left_out += len(numbers) - len(self._numbers)
+            self._returned += samples
+            yield self._as_batch(ids, is_there)
+        self._begin(self.epoch + 1)
+
+    def _as_batch(self, ids: NDArray[np.int64], is_there: NDArray[np.bool_] | None) -> Batch:
+        tokens, labels = torch.from_numpy(ids), labels_of(ids, self.manifest.info, is_there)
+        batch = {"input_ids": tokens, "labels": tokens if labels is ids else torch.from_numpy(labels)}
+        if self._separate_documents:
+            eos = self.manifest.info.tokenizer.eos_token_id
+            batch["position_ids"] = torch.from_numpy(position_ids(ids, eos))
+        return batch
+
+    def _batches(self, span: Span) -> Iterator[Block]:
+        """This rank's rows of a span as int64 batches."""
+        if not self.world.num_workers:
+            yield from ShardRows(self.pool, self.order, self.world, span, self.batch_size, np.dtype(np.int64))
+            return
+        info = self.manifest.info
+        size = block_rows(info.row_format.payload)
+        rows = ShardRows(self.pool, self.order, self.world, span, size, info.row_format.dtype)
+        workers = DataLoader(
+            rows,
+            batch_size=None,
+            num_workers=self.world.num_workers,
+            collate_fn=_as_is,  # type: ignore[arg-type]
+            multiprocessing_context=_fork_server() if isinstance(self.manifest.root, Url) else None,
+            generator=torch.Generator(),  # its own: the global one, which dropout draws from, must not move
+        )
+        yield from rebatch(_with_plain_errors(workers), self.world.num_workers, self.batch_size, info.seq_length)
+
+
+def _fork_server() -> Any:
+    """Starts workers from a process in which no client of a store has been at work: such a client does not survive a fork."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["tokentar.train.data.dataset"]
+    )  # so that torch is imported once, and not by each worker
+    return context
+
+
+def _with_plain_errors(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks of workers, whose errors say what they said in the worker, without the traceback that torch puts before it."""
+    try:
+        yield from blocks
+        return
+    except TokentarError as error:
+        kind, text = type(error), str(error)
+        error.__traceback__ = None  # whose frames would keep the workers alive
+    raise kind(text.rpartition(f"{kind.__name__}: ")[2].strip())
+
+
+def _as_is(block: Block) -> Block:
+    """Blocks stay numpy arrays: pickling them through a pipe is faster than sharing tensors of this size."""
+    return block

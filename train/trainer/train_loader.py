@@ -1,0 +1,66 @@
+"""What Trainer iterates: a ShardLoader with a clock, the comparison of ranks at the first step (G8) and the tally of reads."""
+
+import time
+from collections.abc import Iterator
+from functools import reduce
+from itertools import chain
+from typing import Any
+
+from tokentar.train.data.loader import Batch, ShardLoader
+from tokentar.train.data.shard_pool import OpenCosts
+from tokentar.train.distributed.collectives import all_gather, compare_clocks, together
+from tokentar.train.trainer.rank_check import compare_ranks
+from tokentar.train.trainer.read_counts import Tally
+
+NOTHING: dict[str, Any] = {"rows": 0, "shards": []}
+
+
+class TrainLoader:
+    """Iterates over a loader as it is. `accelerate` leaves it alone because it is no DataLoader."""
+
+    def __init__(self, loader: ShardLoader, recipe: dict[str, Any] | None = None) -> None:
+        """recipe: settings that must be the same on all ranks, beside those of the order."""
+        self.loader, self._recipe = loader, recipe or {}
+        self.batch_size = loader.batch_size
+        self.waited = 0.0  # seconds spent in the loader
+        self.tally = Tally(loader)
+        self.left_out_before = NOTHING  # by the runs before this one
+        self._compared = False
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def left_out(self) -> dict[str, Any]:
+        """Rows of damaged shards that the whole job has left out since its start, and those shards. Collective."""
+        pool, before = self.loader.pool, self.left_out_before
+        names = [pool.manifest.shards[index].shard for index in pool.notes.damaged()]
+        rows, shards = zip(*all_gather((self.loader.left_out, names)), strict=True)
+        return {"rows": before["rows"] + sum(rows), "shards": sorted({*before["shards"], *chain(*shards)})}
+
+    def opened(self) -> OpenCosts:
+        """What opening shards has cost the whole job. Collective."""
+        totals: list[OpenCosts] = all_gather(self.loader.pool.notes.total())
+        return reduce(OpenCosts.plus, totals)
+
+    def set_epoch(self, epoch: int) -> None:
+        """See ShardLoader."""
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self.loader)
+        while True:
+            start = time.perf_counter()
+            batch = next(batches, None) if self._compared else self._first(batches)
+            self.waited += time.perf_counter() - start
+            if batch is None:
+                return
+            self.tally.add(self.loader.epochs_read, self.loader.sample_numbers)
+            yield batch
+
+    def _first(self, batches: Iterator[Batch]) -> Batch | None:
+        """The first batch, which every rank must get, and which must be another one on each."""
+        batch = together(lambda: next(batches, None))
+        compare_clocks()
+        compare_ranks(self.loader, self._recipe)
+        self._compared = True
+        return batch
