@@ -40,16 +40,28 @@ def _empty(batch_size: int, seq_length: int) -> Block:
     return np.empty(batch_size, np.int64), np.empty((batch_size, seq_length), np.int64)
 
 
-def labels_of(ids: NDArray[np.int64], info: DatasetInfo, is_there: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-    """What rows of a set are trained on: the ids themselves, or IGNORED in rows that are not there and where ids only fill up.
+def labels_of(
+    ids: NDArray[np.int64],
+    info: DatasetInfo,
+    is_there: NDArray[np.bool_] | None = None,
+    positions: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """What rows of a set are trained on: the ids themselves, or IGNORED where there is nothing to predict.
 
-    is_there: (batch,) bool, or None when all are; shape as ids, (batch, seq_length).
+    Ignored are rows that are not there, ids that only fill up and, with separate documents, the first token of each
+    document: nothing before it tells of it. is_there: (batch,) bool, None when all are. positions: those of
+    `position_ids`, None when a row is one text. Returns shape as ids, (batch, seq_length); `ids` itself when all count.
     """
-    if (is_there is None or is_there.all()) and not info.is_padded:
-        return ids
-    labels = ids.copy() if is_there is None else np.where(is_there[:, None], ids, IGNORED)
+    ignored = []
+    if is_there is not None and not is_there.all():
+        ignored.append(~is_there[:, None])
     if info.is_padded:
-        labels[policies.padding(ids, info.tokenizer.eos_token_id)] = IGNORED
+        ignored.append(policies.padding(ids, info.tokenizer.eos_token_id))
+    if positions is not None:
+        ignored.append(positions == 0)
+    labels = ids.copy() if ignored else ids
+    for places in ignored:
+        np.copyto(labels, IGNORED, where=places)
     return labels
 
 

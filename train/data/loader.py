@@ -198,11 +198,12 @@ class ShardLoader:
         self._begin(self.epoch + 1)
 
     def _as_batch(self, ids: NDArray[np.int64], is_there: NDArray[np.bool_] | None) -> Batch:
-        tokens, labels = torch.from_numpy(ids), labels_of(ids, self.manifest.info, is_there)
+        info, tokens = self.manifest.info, torch.from_numpy(ids)
+        positions = position_ids(ids, info.tokenizer.eos_token_id) if self._separate_documents else None
+        labels = labels_of(ids, info, is_there, positions)
         batch = {"input_ids": tokens, "labels": tokens if labels is ids else torch.from_numpy(labels)}
-        if self._separate_documents:
-            eos = self.manifest.info.tokenizer.eos_token_id
-            batch["position_ids"] = torch.from_numpy(position_ids(ids, eos))
+        if positions is not None:
+            batch["position_ids"] = torch.from_numpy(positions)
         return batch
 
     def _batches(self, span: Span) -> Iterator[Block]:

@@ -34,10 +34,11 @@ def batches(pool: ShardPool, world: World, batch_size: int, *, separate_document
         for i, row in enumerate(islice(rows, batch_size)):
             if row is not None:
                 ids[i], is_there[i] = row, True
-        labels = np.array(labels_of(ids, info, is_there))
+        positions = position_ids(ids, info.tokenizer.eos_token_id) if separate_documents else None
+        labels = np.array(labels_of(ids, info, is_there, positions))
         batch = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
-        if separate_documents:
-            batch["position_ids"] = torch.from_numpy(position_ids(ids, info.tokenizer.eos_token_id))
+        if positions is not None:
+            batch["position_ids"] = torch.from_numpy(positions)
         yield batch
 
 

@@ -1,13 +1,16 @@
 """Whether a model fits the data and reads it as it should (G9)."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from tokentar.shard_writer.errors import SetError, SettingError
 from tokentar.shard_writer.format.manifest import Manifest
-from tokentar.train.trainer.models import _log
 
+_log = logging.getLogger(__name__)
 _ROUNDING = 32  # units in the last place
 
 
@@ -53,22 +56,57 @@ def check_causal(model: Any) -> None:
 
 
 def _sees(model: Any, one: list[int], other: list[int], part: slice, **inputs: torch.Tensor) -> bool:
-    """Whether the logits of a part that two rows have in common differ by more than rounding; False where that cannot be tried."""
-    device, was_training = next(model.parameters()).device, model.training
-    inputs = {name: value.to(device) for name, value in inputs.items()}
-    needs_half = str(getattr(model.config, "_attn_implementation", "")).startswith("flash")
+    """Whether the logits of a part that two rows have in common differ by more than rounding; False where that cannot be tried.
+
+    Weights of half precision are widened for the while: bfloat16 would round a leak of one part in a thousand away.
+    """
+    was_training, own = model.training, str(getattr(model.config, "_attn_implementation", ""))
+    # flash attention takes half precision only, so all that is not attention is tried beside it in float32
+    attentions = ["sdpa", own] if own.startswith("flash") else [own]
     model.eval()
     try:
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=needs_half):
-            rows = (torch.tensor([row], device=device) for row in (one, other))
-            first, second = (model(input_ids=row, use_cache=False, **inputs).logits[0, part] for row in rows)
-            rounding = _ROUNDING * torch.finfo(first.dtype).eps * first.abs().max()
-            return bool((first - second).abs().max() > rounding)
+        with torch.no_grad(), _in_float32(model):
+            return any(_differ(model, attention, (one, other), part, inputs) for attention in attentions)
     except Exception as error:  # such as weights that are not all in this process: training will tell
         _log.debug("not tried on this %s, what its tokens see: %s", type(model).__name__, error)
         return False
     finally:
         model.train(was_training)
+
+
+def _differ(
+    model: Any, attention: str, rows: tuple[list[int], list[int]], part: slice, inputs: dict[str, torch.Tensor]
+) -> bool:
+    device, own = next(model.parameters()).device, model.config._attn_implementation
+    if attention != own:
+        model.set_attn_implementation(attention)
+    try:
+        with torch.autocast(device.type, torch.bfloat16, enabled=attention.startswith("flash")):
+            moved = {name: value.to(device) for name, value in inputs.items()}
+            first, second = (
+                model(input_ids=torch.tensor([row], device=device), use_cache=False, **moved).logits[0, part]
+                for row in rows
+            )
+    finally:
+        if attention != own:
+            model.set_attn_implementation(own)
+    rounding = _ROUNDING * torch.finfo(first.dtype).eps * first.abs().max()
+    return bool((first - second).abs().max() > rounding)
+
+
+@contextmanager
+def _in_float32(model: Any) -> Iterator[None]:
+    """Weights of half precision as float32; narrowing them again gives back the same numbers."""
+    halves = [
+        (weight, weight.dtype) for weight in model.parameters() if weight.dtype in (torch.bfloat16, torch.float16)
+    ]
+    try:
+        for weight, _ in halves:
+            weight.data = weight.data.float()
+        yield
+    finally:
+        for weight, dtype in halves:
+            weight.data = weight.data.to(dtype)
 
 
 def check_same_tokenizer(training: Manifest, validation: Manifest) -> None:

@@ -19,6 +19,7 @@ from tests.helpers.written import EOS
 from tokentar import Manifest, ShardLoader, ShardTrainer, write_shards
 from tokentar.shard_writer.errors import SettingError
 from tokentar.train.trainer.arguments import ModelArguments
+from tokentar.train.trainer.model_checks import keep_documents_apart
 from tokentar.train.trainer.models import build_model
 
 LENGTH, BATCH = 48, 2
@@ -28,6 +29,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
     | {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": LENGTH},
 }
+SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2} | dict.fromkeys(
+    ("num_attention_heads", "num_key_value_heads"), 2
+)
 MODELS = pytest.mark.parametrize(
     ("kind", "attention"), [(kind, attention) for kind in CONFIGS for attention in ("eager", "sdpa")]
 )
@@ -134,21 +138,32 @@ def loss_by_hand(logits: Any, ids: Any) -> float:
     return -float(picked.mean())
 
 
+def loss_of_documents(model: Any, ids: Any) -> float:
+    """The mean loss over the documents of rows, each worked on alone: all tokens but the first of each document."""
+    losses = []
+    for row in ids.tolist():
+        for document in documents(row):
+            tokens = torch.tensor([document])
+            with torch.no_grad():
+                predicted = model(tokens).logits[0, :-1].double().log_softmax(-1)
+            losses += (-predicted[range(len(document) - 1), document[1:]]).tolist()
+    return sum(losses) / len(losses)
+
+
 @MODELS
 def test_through_trainer_each_document_is_alone_in_training_and_in_evaluation(
     manifest: Manifest, tmp_path: Path, kind: str, attention: str
 ) -> None:
-    """Logits of every step, its loss, and the loss of evaluation. An EOS is alone with its document and predicts the next one."""
+    """Logits of every step, its loss, and the loss of evaluation. An EOS does not predict the first token of the next document."""
     watched = trainer(manifest, tmp_path, kind, attention, separate_documents=True)
     model = watched.model.eval()
     assert len(watched.seen) == len(watched.train_loader) > 8
     for inputs, logits, loss in watched.seen:
         ids = inputs["input_ids"]
-        expected = alone(model, ids)
-        assert largest_gap(logits, expected) < 1e-5
-        assert loss == pytest.approx(loss_by_hand(expected, ids), rel=1e-5)
+        assert largest_gap(logits, alone(model, ids)) < 1e-5
+        assert loss == pytest.approx(loss_of_documents(model, ids), rel=1e-5)
     rows = torch.tensor([row for index in range(2) for row in manifest.open(index).rows.tolist()])
-    assert watched.evaluate()["eval_loss"] == pytest.approx(loss_by_hand(alone(model, rows), rows), rel=1e-5)
+    assert watched.evaluate()["eval_loss"] == pytest.approx(loss_of_documents(model, rows), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -160,19 +175,60 @@ def test_through_trainer_documents_are_one_text_by_default(manifest: Manifest, t
     assert abs(watched.evaluate()["eval_loss"] - loss_by_hand(alone(model, rows), rows)) > 1e-3
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "opt", "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 16, "num_attention_heads": 2},
-        {"model_type": "mamba", "hidden_size": 16, "state_size": 4},
-    ],
-)
+LEAKING: dict[str, dict[str, Any]] = {
+    "opt": {
+        "hidden_size": 16,
+        "word_embed_proj_dim": 16,
+        "ffn_dim": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+    },
+    "mamba": {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 1},
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 2},
+    "xglm": {"d_model": 32, "ffn_dim": 32, "num_layers": 2, "attention_heads": 2},
+    "lfm2": SMALL | {"layer_types": ["conv", "full_attention"]},
+    "qwen3_next": SMALL
+    | {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    | {"shared_expert_intermediate_size": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 2}
+    | {"linear_key_head_dim": 16, "linear_value_head_dim": 16, "layer_types": ["linear_attention", "full_attention"]},
+}
+APART: dict[str, dict[str, Any]] = {
+    "llama": SMALL,
+    "mixtral": SMALL | {"num_local_experts": 4},
+    "gemma2": SMALL | {"head_dim": 16},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", LEAKING)
 def test_a_model_that_does_not_keep_documents_apart_is_refused(
-    manifest: Manifest, tmp_path: Path, config: dict[str, Any]
+    manifest: Manifest, kind: str, dtype: torch.dtype
 ) -> None:
-    """OPT counts positions by its own mask, Mamba carries a state across them."""
-    model = build_model(ModelArguments(model_config=json.dumps(config | {"num_hidden_layers": 1})), manifest.info)
+    """OPT and XGLM count positions by their own mask, Bloom has none, the others carry a state across documents."""
+    config = json.dumps({"model_type": kind} | LEAKING[kind])
+    model = build_model(ModelArguments(model_config=config), manifest.info).to(dtype)
     with pytest.raises(
         SettingError, match=f"separate_documents: in {type(model).__name__} tokens of one document reach"
     ):
+        keep_documents_apart(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", APART)
+def test_a_model_that_keeps_documents_apart_is_taken_as_it_is(
+    manifest: Manifest, kind: str, dtype: torch.dtype
+) -> None:
+    """Its weights are the same bits afterwards."""
+    config = json.dumps({"model_type": kind} | APART[kind])
+    model = build_model(ModelArguments(model_config=config), manifest.info).to(dtype)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    keep_documents_apart(model)
+    for name, weight in model.named_parameters():
+        assert weight.dtype == dtype
+        assert torch.equal(weight, before[name])
+
+
+def test_the_trainer_refuses_a_model_that_does_not_keep_documents_apart(manifest: Manifest, tmp_path: Path) -> None:
+    model = build_model(ModelArguments(model_config=json.dumps({"model_type": "opt"} | LEAKING["opt"])), manifest.info)
+    with pytest.raises(SettingError, match="separate_documents: in OPTForCausalLM"):
         ShardTrainer(model=model, args=quiet_arguments(tmp_path), shards=manifest, separate_documents=True)
