@@ -213,7 +213,7 @@ def test_shards_are_opened_ahead_in_the_order_that_they_are_read_in(
         asked.extend(islice(upcoming, 24))
         return Prefetcher(pool, iter(()), worker)
 
-    monkeypatch.setattr("tokentar.train.data.dataset.Prefetcher", noting)
+    monkeypatch.setattr("tokentar.train.data.streams.Prefetcher", noting)
     loader = ShardLoader(marked(48, 5), batch_size=1, streams=24, order=order)
     span = Span(0, position, loader.order.samples)
     rows = ShardRows(loader.pool, loader.order, World(), span, 24, np.dtype("<u2"))

@@ -59,7 +59,7 @@ class EmptyPool:
 @pytest.fixture(autouse=True)
 def no_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are opened by the pool itself, when they are due."""
-    monkeypatch.setattr("tokentar.train.data.dataset.Prefetcher", lambda pool, *_: nullcontext(pool))
+    monkeypatch.setattr("tokentar.train.data.streams.Prefetcher", lambda pool, *_: nullcontext(pool))
 
 
 @dataclass(frozen=True)
