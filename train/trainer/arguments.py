@@ -35,7 +35,7 @@ class DataArguments:
 
     @property
     def access(self) -> Access:
-        """How shards are got at."""
+        """How shards are read."""
         return Access(cache_dir=self.cache_dir, cache_bytes=self.cache_bytes, bad_shards=self.bad_shards)
 
 
