@@ -1,11 +1,9 @@
 """Settings of Sphinx: `make docs` builds this folder into build/docs."""
 
 project = "tokentar"
-copyright = "the authors of tokentar"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = "tokentar"
-exclude_patterns: list[str] = []
 myst_heading_anchors = 3
 autodoc_typehints = "description"  # of long signatures, which would fill the page
 autodoc_typehints_description_target = "documented"
