@@ -1,5 +1,6 @@
 # make quickstart   sets up .venv, then writes shards of real text and trains on two processes
-# make test         sets up .venv, then runs the whole gate: ruff, mypy, pytest, the built wheel
+# make test         sets up .venv, then runs the whole gate: ruff, mypy, pytest, the docs, the built wheel
+# make docs         builds docs/ into build/docs
 PYTHON ?= python3
 BIN := .venv/bin
 WORK := build/quickstart
@@ -18,7 +19,12 @@ test: .venv/installed build/packages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(MAKE) docs
 	sh tests/wheel.sh $(BIN)/python
+
+.PHONY: docs
+docs: .venv/installed
+	$(BIN)/python -m sphinx -W --keep-going --quiet docs build/docs
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

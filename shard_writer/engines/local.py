@@ -1,4 +1,4 @@
-"""Where the steps run: any `concurrent.futures.Executor`. Local processes here, a cluster in ray_engine.py."""
+"""Where the steps run: any `concurrent.futures.Executor`. Local processes here, a cluster in ray.py."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Ray as an engine: the same steps as tasks on a cluster, behind the executor shape of engines.py.
+"""Ray as an engine: the same steps as tasks on a cluster, behind the interface of local.py.
 
 A task whose worker or node is lost runs again elsewhere. Spool and output lie on storage that all nodes share, and all
 nodes run the same code: both are looked at on each of them before its first task. Ray is imported only when asked for.

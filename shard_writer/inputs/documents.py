@@ -2,7 +2,7 @@
 
 A reader is a small frozen value that travels to a worker; `read` yields batches of texts, each about BATCH_BYTES. What
 cannot be a document goes to `Bad`, which either stops the run with file and line or counts it by reason. Null and empty
-texts are always counted and passed over. Readers: json_lines.py, tables.py, text_files.py.
+texts are always counted and passed over. Readers: the other modules of this folder.
 """
 
 import logging

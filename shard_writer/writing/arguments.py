@@ -29,27 +29,30 @@ class WriteArguments:
     seq_length: int = doc("Tokens in a sequence.", 2048)
     text_column: str = doc("Column or key that holds the text.", "text")
     name: str = doc("Name of the training split and of its shards: NAME-000000.tar.", "train")
-    num_shards: int | None = doc("Number of shards (default: of at most 64 MiB, dividing 192 or divided by it).", None)
+    num_shards: int | None = doc(
+        "Number of shards (default: of at most 64 MiB; it divides 192 or is a multiple of it).", None
+    )
     shuffle: bool = doc(
         "Shuffle all documents, and the sequences of a shard; false keeps the order of the input.", True
     )
     seed: int = doc("Seed of the shuffle and of the validation split.", 0)
-    workers: int | None = doc("Worker processes (default: one a core; 0: none, all in the main process).", None)
+    workers: int | None = doc("Worker processes (default: one per core; 0: none, all in the main process).", None)
     engine: Literal["local", "ray"] = doc(
         "Where the workers run: processes of this machine, or tasks of a Ray cluster.", "local"
     )
     ray_address: str | None = doc(
-        "HOST:PORT of a running Ray cluster, or auto for that of this machine (default: a Ray of its own on this machine).",
+        "HOST:PORT of a running Ray cluster, or auto for the one of this machine (default: a new one on this machine).",
         None,
     )
     validation_fraction: float = doc(
         "Share of the documents, drawn by the seed, that goes to a split `validation`.", 0.0
     )
     bad_documents: Literal["error", "skip"] = doc(
-        "Broken lines, invalid UTF-8, numbers for text: stop, or leave out and count by reason.", "error"
+        "Broken lines, invalid UTF-8, numbers in place of text: stop, or leave them out and count them by reason.",
+        "error",
     )
     input_format: Literal["auto", "jsonl", "parquet", "text", "dataset"] = doc(
-        "How to read the input (auto: by suffix; all that is no JSONL, Parquet or table is text, one document a file).",
+        "How to read the input (auto: by suffix; a file of any other suffix is text, one document per file).",
         "auto",
     )
     dataset_config: str | None = doc("Configuration of the data set, where `input` names one.", None)
@@ -60,13 +63,16 @@ class WriteArguments:
         "Library that tokenizes (default: the fastest that gives the tokenizer's own ids).", None
     )
     packing: Literal["wrap", "best_fit"] = doc(
-        "wrap: documents end to end, cut where a sequence is full; best_fit: none cut that fits a sequence, rows filled up.",
+        "wrap: documents end to end, cut where a sequence is full; best_fit: no document that fits is cut, rows are padded.",
         "wrap",
     )
-    provenance: bool = doc("Write beside each shard where its tokens come from: NAME-000000.docs.parquet.", True)
+    provenance: bool = doc(
+        "Write a file beside each shard that says where its tokens come from: NAME-000000.docs.parquet.", True
+    )
     append: bool = doc("Add the documents to the finished set in the output, as further shards.", False)
     spool_dir: str | None = doc(
-        "Folder for what is under way to an output that is a URL: a whole set (default: ~/.cache/tokentar/spool).", None
+        "Folder where a set is built before its upload, if the output is a URL (default: ~/.cache/tokentar/spool).",
+        None,
     )
     overwrite: bool = doc("Replace the set, or the unfinished work, that the output holds.", False)
 

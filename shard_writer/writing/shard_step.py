@@ -20,7 +20,7 @@ from tokentar.shard_writer.storage import files
 from tokentar.shard_writer.writing.origins import Origins
 from tokentar.shard_writer.writing.spool import Spans
 
-_ROWS = 3  # purpose of random numbers, see steps.py
+_ROWS = 3  # purpose of random numbers, see tokenize_step.py
 
 
 @dataclass(frozen=True)

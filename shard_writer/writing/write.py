@@ -1,7 +1,7 @@
 """plan → map → barrier → reduce → publish: from documents to a finished set.
 
-steps.py and reduce.py are what the workers do, barrier.py the arithmetic between them, output.py the folder, append.py
-what is there already; this file is their order.
+tokenize_step.py and shard_step.py are what the workers do, assignment.py the arithmetic between them, output.py the folder,
+append.py what is there already; this file is their order.
 """
 
 import json

@@ -16,7 +16,7 @@ from statistics import median
 
 from tests.benchmarks.corpus import train_tokenizer, write_corpus
 from tests.benchmarks.measure import interleaved, python, run, spread, table
-from tests.benchmarks.write import Job, our_command, told_rates
+from tests.benchmarks.write import Job, our_command, work_rates
 from tokentar import open_shards
 
 DEFAULT_MEGABYTES = 40
@@ -121,7 +121,7 @@ def _point(shards: Path, jobs: list[Job], starts: list[Job], rounds: int) -> Poi
     return Point(
         manifest.info.totals.sequences,
         len(manifest.shards),
-        [rate / 1e6 for rate in told_rates(jobs, starts)],
+        [rate / 1e6 for rate in work_rates(jobs, starts)],
         [read(shards, "rate") / 1e6 for _ in range(rounds)],
         [read(shards, "first") for _ in range(rounds)],
     )

@@ -23,6 +23,7 @@ DEFAULT_MEGABYTES = 100
 PACKAGES = ("fastokens", "tokenizers", "transformers", "numpy", "pyarrow")
 _TARGET = 20
 _START_MEGABYTES = 0.1
+_MOST_DIFFERENT = 1e-4  # of the tokens
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,7 @@ def report(options: Namespace, folder: Path) -> str:
 
 
 def figures(whole: Jobs, starts: Jobs) -> str:
-    """The table. Exits when the contenders did not do the same job."""
-    if len({job.tokens for jobs in whole.values() for job in jobs}) > 1:
-        raise SystemExit(f"the writers give different numbers of tokens: {whole}")
+    """The table, and below it what the contenders did differently."""
     rates = {
         "tokens/s, whole command": {name: [job.tokens / job.seconds for job in whole[name]] for name in whole},
         "tokens/s, without start-up": {name: work_rates(whole[name], starts[name]) for name in whole},
@@ -91,20 +90,32 @@ def figures(whole: Jobs, starts: Jobs) -> str:
         rows.append([what, *map(spread, by_name.values()), f"{ratio:.1f}", target])
     for what, by_writer in (("seconds, whole command", whole), ("seconds, start-up", starts)):
         rows.append([what, *(spread([job.seconds for job in jobs], "{:.1f}") for jobs in by_writer.values()), "", ""])
-    return table(["median (range)", *whole, "ratio, median of pairs", "target"], rows)
+    text = table(["median (range)", *whole, "ratio, median of pairs", "target"], rows)
+    return "\n\n".join([text, *notes(whole, rates["tokens/s, without start-up"])])
 
 
 def work_rates(whole: list[Job], starts: list[Job]) -> list[float]:
-    """Tokens a second of what each whole run does beyond the start-up, the median of runs that do little else."""
+    """Tokens a second of what each whole run does beyond the start-up, the median of runs that do little else.
+
+    Not a number where the corpus is too small for that.
+    """
     start_seconds, start_tokens = median(job.seconds for job in starts), starts[0].tokens
     if min(job.seconds for job in whole) <= start_seconds:
-        raise SystemExit("the corpus is too small to be told from the start-up; use more --megabytes")
+        return [math.nan] * len(whole)
     return [(job.tokens - start_tokens) / (job.seconds - start_seconds) for job in whole]
 
 
-def told_rates(whole: list[Job], starts: list[Job]) -> list[float]:
-    """See work_rates; not a number where the corpus is too small to be told from the start-up, so that the others still count."""
-    try:
-        return work_rates(whole, starts)
-    except SystemExit:
-        return [math.nan] * len(whole)
+def notes(whole: Jobs, rates: dict[str, list[float]]) -> list[str]:
+    """What a reader of the figures must know: other numbers of tokens than ours, and figures that are none."""
+    expected = whole["ours"][0].tokens
+    lines = []
+    for name, jobs in whole.items():
+        tokens = max((job.tokens for job in jobs), key=lambda tokens: abs(tokens - expected))
+        if tokens != expected:
+            share = (tokens - expected) / expected
+            line = f"{name}: {tokens - expected:+,} tokens against ours ({1e6 * share:+.2f} per million)"
+            warning = f"WARNING: more than {_MOST_DIFFERENT:g} of the tokens, so this was not the same job: "
+            lines.append(warning * (abs(share) > _MOST_DIFFERENT) + line)
+    if any(math.isnan(rate) for of_one in rates.values() for rate in of_one):
+        lines.append("nan: the corpus is too small to be told from the start-up; use more --megabytes")
+    return lines

@@ -1,4 +1,4 @@
-"""Runs that are killed and go on elsewhere (G5, G6), by real processes; tests/torture_train.py does more rounds of it."""
+"""Runs that are killed and go on elsewhere (G5, G6), by real processes; tests/torture/train.py does more rounds of it."""
 
 import json
 from pathlib import Path

@@ -9,7 +9,7 @@ from tokentar.train.data.cache import Cache, default_folder, parse_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """How shards are got at. The names are those of the flags of `torchrun -m tokentar.train`."""
+    """How shards are read. The names are those of the flags of `torchrun -m tokentar.train`."""
 
     cache_dir: str | None = None  # None: below ~/.cache
     cache_bytes: int | str = "50GB"

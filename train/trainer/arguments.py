@@ -20,22 +20,22 @@ class DataArguments:
         "epoch",
     )
     streams: int | None = doc(
-        "Streams that are read side by side; ranks × workers must divide it (default: 192 or what fits).", None
+        "Number of streams read side by side; ranks × workers must divide it (default: 192 or what fits).", None
     )
     separate_documents: bool = doc("Positions restart at each document and attention stays inside it.", False)
     cache_dir: str | None = doc(
         "Folder on a local disk for shards of sets that are URLs; jobs share it (default: ~/.cache/tokentar/shards).",
         None,
     )
-    cache_bytes: str = doc("So much may lie in it: 50GB, 64MiB, …", "50GB")
+    cache_bytes: str = doc("Size limit of this folder: 50GB, 64MiB, …", "50GB")
     bad_shards: Literal["error", "skip"] = doc(
-        "Damaged shards: stop, or leave out their rows, which the log and the checkpoints count.", "error"
+        "Damaged shards: stop, or leave out their rows and count them in the log and in checkpoints.", "error"
     )
-    max_tokens: int | None = doc("Train on so many tokens, rounded up to a whole step; instead of --max_steps.", None)
+    max_tokens: int | None = doc("Tokens to train on, rounded up to a whole step; in place of --max_steps.", None)
 
     @property
     def access(self) -> Access:
-        """How shards are got at."""
+        """How shards are read."""
         return Access(cache_dir=self.cache_dir, cache_bytes=self.cache_bytes, bad_shards=self.bad_shards)
 
 
@@ -43,7 +43,7 @@ class DataArguments:
 class ModelArguments:
     """The model to train: a pretrained one, or a new one from a configuration."""
 
-    model_name_or_path: str | None = doc("Pretrained model to go on with.", None)
+    model_name_or_path: str | None = doc("Pretrained model to continue from.", None)
     model_config: str | None = doc(
         "New model: a JSON or YAML file, or JSON itself, with model_type and what differs from its defaults.", None
     )

@@ -1,4 +1,4 @@
-"""What is said at the end of a run: what it did, with the loss curve as a picture. What it will do says plan.py."""
+"""What is said at the end of a run: what it did, with the loss curve as a picture. What it will do is in data/plan_text.py."""
 
 from collections.abc import Iterator
 from pathlib import Path
