@@ -19,7 +19,7 @@ import numpy as np
 from tests.helpers.marked import write_marked
 from tokentar import Manifest, ShardLoader
 from tokentar.train.data.batches import rebatch
-from tokentar.train.data.dataset import Block, ShardRows, Span
+from tokentar.train.data.dataset import Block, Span
 from tokentar.train.order.reading_order import Order
 
 Batches = list[list[int]]  # the sequence numbers of each batch of one rank
@@ -49,7 +49,7 @@ def rest_of_epoch(loader: ShardLoader, block_rows: int = 5) -> Batches:
 
 def next_batches(loader: ShardLoader, count: int | None, block_rows: int = 5) -> Batches:
     """The next `count` batches of a loader, None: all; where it has workers they are played, and it stays where it is."""
-    blocks = _played(loader, block_rows) if loader.world.num_workers else _read(loader)
+    blocks = played(loader, block_rows) if loader.world.num_workers else _read(loader)
     return [_numbers(*block) for block in islice(blocks, count)]
 
 
@@ -155,13 +155,13 @@ def _read(loader: ShardLoader) -> Iterator[Block]:
         yield loader.sample_numbers, batch["input_ids"].numpy()
 
 
-def _played(loader: ShardLoader, block_rows: int) -> Iterator[Block]:
+def played(loader: ShardLoader, block_rows: int = 5) -> Iterator[Block]:
     """As a DataLoader has it: each worker in turn hands over a block, and those at their end are passed over."""
     position, info = loader.state_dict()["position"], loader.manifest.info
     stop = sys.maxsize if loader.endless else position + loader.plan.usable(loader.order.samples - position)
     span = Span(loader.epoch, position, stop)
     workers = [
-        iter(ShardRows(loader.pool, loader.order, replace(loader.world, worker=worker), span, block_rows, dtype))
+        iter(loader.reading.rows(replace(loader.world, worker=worker), span, block_rows, dtype))
         for worker in range(loader.world.num_workers)
         for dtype in [info.row_format.dtype]
     ]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentar.shard_writer.format.dataset_info import DatasetInfo
 from tokentar.shard_writer.packing import policies
 from tokentar.train.data.dataset import Block
 
@@ -42,21 +41,25 @@ def _empty(batch_size: int, seq_length: int) -> Block:
 
 def labels_of(
     ids: NDArray[np.int64],
-    info: DatasetInfo,
+    eos_token_id: int,
+    *,
+    is_padded: bool | NDArray[np.bool_] = False,
     is_there: NDArray[np.bool_] | None = None,
     positions: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """What rows of a set are trained on: the ids themselves, or IGNORED where there is nothing to predict.
 
     Ignored are rows that are not there, ids that only fill up and, with separate documents, the first token of each
-    document: nothing before it tells of it. is_there: (batch,) bool, None when all are. positions: those of
-    `position_ids`, None when a row is one text. Returns shape as ids, (batch, seq_length); `ids` itself when all count.
+    document: nothing before it tells of it. is_padded: whether rows may end in fill, (batch,) bool or one for all.
+    is_there: (batch,) bool, None when all are. positions: those of `position_ids`, None when a row is one text. Returns
+    shape as ids, (batch, seq_length); `ids` itself when all count.
     """
     ignored = []
     if is_there is not None and not is_there.all():
         ignored.append(~is_there[:, None])
-    if info.is_padded:
-        ignored.append(policies.padding(ids, info.tokenizer.eos_token_id))
+    if np.any(is_padded):
+        fill = policies.padding(ids, eos_token_id)
+        ignored.append(fill if is_padded is True else fill & np.reshape(is_padded, (-1, 1)))
     if positions is not None:
         ignored.append(positions == 0)
     labels = ids.copy() if ignored else ids

@@ -75,10 +75,16 @@ class Part:
 
 
 class MixedRows(IterableDataset[Block]):
-    """The same of several sets that are mixed: parts[i] is source i of the mixture."""
+    """The same of several sets that are mixed: parts[i] is source i of the mixture, None where it is not read any more."""
 
     def __init__(
-        self, parts: list[Part], mixture: Mixture, world: World, span: Span, block_rows: int, dtype: np.dtype[Any]
+        self,
+        parts: list[Part | None],
+        mixture: Mixture,
+        world: World,
+        span: Span,
+        block_rows: int,
+        dtype: np.dtype[Any],
     ) -> None:
         super().__init__()
         self.parts, self.mixture, self.world, self.span = parts, mixture, world, span
@@ -88,25 +94,28 @@ class MixedRows(IterableDataset[Block]):
         world, rows = self.span.share_of(self.world.in_worker())
         numbers = streams_of(world, self.mixture.streams)
         read = self.mixture.counts(self.span.start)[:, numbers]
-        sources = [SetStreams(part.pool, part.order, numbers) for part in self.parts]
+        sources = {number: SetStreams(part.pool, part.order, numbers) for number, part in enumerate(self.parts) if part}
         with ExitStack() as stack:
-            for source, behind in zip(sources, read, strict=True):
-                epoch = int(behind.min()) // source.order.rounds
-                upcoming = source.upcoming_units(epoch, behind - epoch * source.order.rounds)
+            for number, source in sources.items():
+                epoch = int(read[number].min()) // source.order.rounds
+                upcoming = source.upcoming_units(epoch, read[number] - epoch * source.order.rounds)
                 stack.enter_context(source.opened(upcoming, world.worker))
-            streams = [partial(self._stream, sources, read, index) for index in range(len(numbers))]
+            streams = [partial(self._stream, sources, numbers, read, index) for index in range(len(numbers))]
             mixed = islice(in_turn(streams, rows.start), len(rows))
             yield from batched(mixed, self.block_rows, self.dtype)
 
-    def _stream(self, sources: list[SetStreams], read: Ints, index: int, first: int) -> Iterator[Row]:
-        """One stream from its row number `first` on, when `read` rows of each source lie behind each stream."""
+    def _stream(
+        self, sources: dict[int, SetStreams], numbers: list[int], read: Ints, index: int, first: int
+    ) -> Iterator[Row]:
+        """Stream numbers[index] from its row number `first` on, when `read` rows of each source lie behind each stream."""
         begun: dict[int, Iterator[Row]] = {}
-        for number in self.mixture.sources_from(sources[0].numbers[index], first):
+        for number in self.mixture.sources_from(numbers[index], first):
             if number not in begun:
                 begun[number] = self._numbered(number, sources[number].stream(index, int(read[number, index])))
             yield next(begun[number])
 
     def _numbered(self, number: int, rows: Iterator[Row]) -> Iterator[Row]:
         """Rows of a source with their numbers in the mixture; those that are left out stay so."""
-        first = self.parts[number].first_number
+        part = self.parts[number]
+        first = part.first_number if part else 0
         return ((found + first if found >= 0 else found - first, view) for found, view in rows)

@@ -9,9 +9,8 @@ would split again.
 """
 
 import multiprocessing
-import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,21 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from tokentar.shard_writer.errors import SetError, TokentarError
+from tokentar.shard_writer.errors import SetError, SettingError, TokentarError
 from tokentar.shard_writer.format.manifest import Manifest
-from tokentar.shard_writer.format.shards import KEY_DIGITS
 from tokentar.shard_writer.storage.urls import Url
 from tokentar.train.data.access import Access
 from tokentar.train.data.batches import labels_of, position_ids, rebatch
-from tokentar.train.data.dataset import Block, ShardRows, Span
-from tokentar.train.data.shard_patterns import select_shards
+from tokentar.train.data.dataset import Block, Span
+from tokentar.train.data.reading import MixtureReading, Reading, SetReading, State, stages_of
+from tokentar.train.data.shard_patterns import Shards, select_shards
 from tokentar.train.data.shard_pool import ShardPool
+from tokentar.train.data.sources import Sources, WeightsFrom
 from tokentar.train.distributed.world import World
-from tokentar.train.order import reading_order
+from tokentar.train.order.mixture import MixedOrder
 from tokentar.train.order.plan import Plan, block_rows
+from tokentar.train.order.reading_order import Order
+from tokentar.train.order.units import Ints
 
 Batch = dict[str, torch.Tensor]
 _MEANING = {
@@ -43,20 +45,22 @@ _MEANING = {
 
 
 class ShardLoader:
-    """Iterates over a set: one epoch at a time (order "epoch"), or without end ("repeat", "resample").
+    """Iterates over a set: one epoch at a time (order "epoch"), or without end ("repeat", "resample"), or over several that are mixed.
 
-    shards: a folder or URL, a brace pattern or glob of a set's shards, or a Manifest. batch_size: sequences a rank gets at
-    once. seed: of the order. rank, world_size: from torchrun's variables if None. num_workers: DataLoader processes of
-    this rank. streams: see ../order/streams.py; kept in the state. global_batch_size: sequences an optimizer step trains on in
-    all, a multiple of world_size × batch_size (default: just that); an epoch ends on a whole one. separate_documents:
-    batches carry position_ids that restart at each document. access: the cache for a set in a store, and what happens to
-    damaged shards: an error, or, with "skip", no labels in place of their rows. Raises SettingError or SetError for what could not work,
-    before anything is read.
+    shards: a folder or URL, a brace pattern or glob of a set's shards, or a Manifest; for a mixture {name: (shards, weight)}.
+    batch_size: sequences a rank gets at once. seed: of the order. rank, world_size: from torchrun's variables if None.
+    num_workers: DataLoader processes of this rank. streams: see ../order/streams.py; kept in the state.
+    global_batch_size: sequences an optimizer step trains on in all, a multiple of world_size × batch_size (default: just
+    that); an epoch ends on a whole one. separate_documents: batches carry position_ids that restart at each document.
+    access: the cache for a set in a store, and what happens to damaged shards: an error, or, with "skip", no labels in
+    place of their rows. stages: of a mixture, (tokens of the job, weights): until so many, these weights; None: to the
+    end. stopping_strategy: "never": a source that ends begins its next epoch; "first_exhausted": the mixture ends.
+    Raises SettingError or SetError for what could not work, before anything is read.
     """
 
     def __init__(
         self,
-        shards: str | os.PathLike[str] | Url | Manifest,
+        shards: Shards | Mapping[str, tuple[Shards, float]],
         *,
         batch_size: int,
         seed: int = 0,
@@ -68,25 +72,52 @@ class ShardLoader:
         global_batch_size: int | None = None,
         separate_documents: bool = False,
         access: Access | None = None,
+        stages: Sequence[tuple[int | None, Mapping[str, float]]] = (),
+        stopping_strategy: str = "never",
     ) -> None:
-        self.manifest = shards if isinstance(shards, Manifest) else select_shards(shards)
+        self._data = _open(shards, stages, stopping_strategy)
         self.world, self._access = World.detect(rank, world_size, num_workers), access or Access()
         self._streams, self._separate_documents = streams, separate_documents
         self._kind, self._seed = order, seed
         self._batch_size, self._global_batch_size = batch_size, global_batch_size
-        self._arrange(streams)
+        self._arrange(streams, self._wanted())
         self.epoch = 0
         self._start = 0  # samples of the whole job: where an iteration begins,
         self._returned = 0  # and those returned since
         self._behind = 0  # samples of the epochs before
         self._numbers = np.empty(0, np.int64)
-        self.left_out = 0  # rows of damaged shards that this rank has left out
+        self.left_out = 0  # rows that this rank has left out
 
-    def _arrange(self, streams: int | None) -> None:
-        rows, readers = self.manifest.num_sequences, self.world.readers
-        self.order = reading_order.build(rows, seed=self._seed, readers=readers, streams=streams, kind=self._kind)
-        self.plan = Plan.of(self.order, self.world, self._batch_size, self._global_batch_size)
-        self.pool = ShardPool.of(self.manifest, self._access, self.world, self.order.streams // self.world.readers)
+    def _wanted(self) -> list[WeightsFrom]:
+        """The stages that were asked for; none of one set."""
+        if isinstance(self._data, Manifest):
+            return []
+        step = self._global_batch_size or self.world.world_size * self._batch_size
+        return self._data.weights_from(max(1, step), next(iter(self._data.manifests.values())).info.seq_length)
+
+    def _arrange(self, streams: int | None, stages: list[WeightsFrom]) -> None:
+        data, access, world, seed = self._data, self._access, self.world, self._seed
+        self.reading: Reading = (
+            SetReading.of(data, access, world, kind=self._kind, seed=seed, streams=streams)
+            if isinstance(data, Manifest)
+            else MixtureReading.of(data, access, world, seed=seed, streams=streams, stages=stages)
+        )
+        self.plan = Plan.of(self.order, world, self._batch_size, self._global_batch_size)
+
+    @property
+    def order(self) -> Order | MixedOrder:
+        """The order of reading."""
+        return self.reading.order
+
+    @property
+    def pool(self) -> ShardPool:
+        """The shards of `manifest`."""
+        return self.reading.pools[0]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The set, or the first of those that are mixed; they have the same seq_length and tokenizer."""
+        return self.reading.manifests[0]
 
     def __len__(self) -> int:
         """Batches of a whole epoch, the same on every rank. Raises TypeError for an order without end."""
@@ -131,8 +162,8 @@ class ShardLoader:
 
     @property
     def sample_keys(self) -> list[str]:
-        """Keys, as in the tar, of the sequences in the batch last returned."""
-        return [f"{number:0{KEY_DIGITS}d}" for number in self._numbers.tolist()]
+        """Keys, as in the tar, of the sequences in the batch last returned; of a mixture SOURCE/KEY."""
+        return self.reading.keys(self._numbers)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be epoch number `epoch`; one that is the next anyway keeps a position loaded from a state."""
@@ -143,19 +174,21 @@ class ShardLoader:
         self._behind = self.consumed
         self.epoch, self._start, self._returned = epoch, 0, 0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """The position of the whole job after the batches returned so far: the same on every rank, small, plain JSON."""
         place = {"epoch": self.epoch, "position": self.position, "consumed": self.consumed}
-        return self._identity(self.order.streams) | place
+        return self.reading.identity(self.order.streams) | place | self.reading.progress(self.position)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a position, with any world size, workers or batch size.
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a position, with any world size, workers or batch size; a mixture with other weights and sources too.
 
         Takes over the state's number of streams where none was asked for. Raises SetError when the state is of other
         data or another order, SettingError when its streams cannot be dealt to this job's ranks × workers.
         """
-        mine = self._identity(self._streams or state.get("streams"))
-        for key, value in mine.items():
+        stages: list[WeightsFrom] = []
+        if not isinstance(self._data, Manifest):
+            stages, state = stages_of(self._data, self._wanted(), state)
+        for key, value in self.reading.identity(self._streams or state.get("streams")).items():
             if state.get(key) != value:
                 raise SetError(
                     f"cannot go on: {_MEANING[key]} was {state.get(key)!r} and is {value!r} now; use the same, or start anew"
@@ -165,7 +198,7 @@ class ShardLoader:
                 raise SetError(
                     f"cannot go on: {key} of the state is {state.get(key)!r}, needed: 0 or more; it is damaged"
                 )
-        self._arrange(state["streams"])
+        self._arrange(state["streams"], stages)
         if not self.endless and state["position"] > self.order.samples:
             raise SetError(
                 f"cannot go on: position of the state is {state['position']}, needed: at most the {self.order.samples} samples "
@@ -176,31 +209,24 @@ class ShardLoader:
         if not self.endless and not self.plan.steps_from(self._start):
             self._begin(self.epoch + 1)
 
-    def _identity(self, streams: int | None) -> dict[str, Any]:
-        return {
-            "fingerprint": self.manifest.fingerprint,
-            "tokenizer": self.manifest.info.tokenizer.fingerprint,
-            "order": self._kind,
-            "seed": self._seed,
-            "streams": streams,
-        }
-
     def __iter__(self) -> Iterator[Batch]:
         start, self._returned = self._start, 0
         stop = sys.maxsize if self.endless else start + self.plan.usable(self.order.samples - start)
         samples = self.plan.samples_per_batch
+        may_miss = any(pool.skip for pool in self.reading.pools)  # else a row that is missing is an error
         for numbers, ids in self._batches(Span(self.epoch, start, stop)):
-            is_there = numbers >= 0 if self.pool.skip else None  # without `skip` a row that is missing is an error
+            is_there = numbers >= 0 if may_miss else None
             self._numbers = numbers if is_there is None else numbers[is_there]
             self.left_out += len(numbers) - len(self._numbers)
             self._returned += samples
-            yield self._as_batch(ids, is_there)
+            yield self._as_batch(numbers, ids, is_there)
         self._begin(self.epoch + 1)
 
-    def _as_batch(self, ids: NDArray[np.int64], is_there: NDArray[np.bool_] | None) -> Batch:
-        info, tokens = self.manifest.info, torch.from_numpy(ids)
-        positions = position_ids(ids, info.tokenizer.eos_token_id) if self._separate_documents else None
-        labels = labels_of(ids, info, is_there, positions)
+    def _as_batch(self, numbers: Ints, ids: Ints, is_there: NDArray[np.bool_] | None) -> Batch:
+        eos, tokens = self.reading.info.tokenizer.eos_token_id, torch.from_numpy(ids)
+        positions = position_ids(ids, eos) if self._separate_documents else None
+        is_padded = self.reading.is_padded(numbers)
+        labels = labels_of(ids, eos, is_padded=is_padded, is_there=is_there, positions=positions)
         batch = {"input_ids": tokens, "labels": tokens if labels is ids else torch.from_numpy(labels)}
         if positions is not None:
             batch["position_ids"] = torch.from_numpy(positions)
@@ -209,20 +235,32 @@ class ShardLoader:
     def _batches(self, span: Span) -> Iterator[Block]:
         """This rank's rows of a span as int64 batches."""
         if not self.world.num_workers:
-            yield from ShardRows(self.pool, self.order, self.world, span, self.batch_size, np.dtype(np.int64))
+            yield from self.reading.rows(self.world, span, self.batch_size, np.dtype(np.int64))
             return
-        info = self.manifest.info
+        info = self.reading.info
         size = block_rows(info.row_format.payload)
-        rows = ShardRows(self.pool, self.order, self.world, span, size, info.row_format.dtype)
+        is_remote = any(isinstance(manifest.root, Url) for manifest in self.reading.manifests)
         workers = DataLoader(
-            rows,
+            self.reading.rows(self.world, span, size, info.row_format.dtype),
             batch_size=None,
             num_workers=self.world.num_workers,
             collate_fn=_as_is,  # type: ignore[arg-type]
-            multiprocessing_context=_fork_server() if isinstance(self.manifest.root, Url) else None,
+            multiprocessing_context=_fork_server() if is_remote else None,
             generator=torch.Generator(),  # its own: the global one, which dropout draws from, must not move
         )
         yield from rebatch(_with_plain_errors(workers), self.world.num_workers, self.batch_size, info.seq_length)
+
+
+def _open(
+    shards: Shards | Mapping[str, tuple[Shards, float]],
+    stages: Sequence[tuple[int | None, Mapping[str, float]]],
+    stopping_strategy: str,
+) -> Manifest | Sources:
+    if isinstance(shards, Mapping):
+        return Sources.of(shards, stages, stopping_strategy)
+    if stages or stopping_strategy != "never":
+        raise SettingError("stages, stopping_strategy: of a mixture; give shards as {name: (shards, weight)}")
+    return select_shards(shards)
 
 
 def _fork_server() -> Any:

@@ -14,6 +14,7 @@ from tokentar.shard_writer.storage import places
 from tokentar.shard_writer.storage.urls import Url
 
 DEFAULT_SPLIT = "train"
+Shards = str | os.PathLike[str] | Url | Manifest  # what names shards: see select_shards
 _LITERAL_BRACES = re.compile(r"[{}]|\.{3}")
 _log = logging.getLogger(__name__)
 
@@ -25,11 +26,13 @@ def set_of(shards: str | os.PathLike[str] | Url) -> Path | Url:
     return place if is_whole else place.parent
 
 
-def select_shards(shards: str | os.PathLike[str] | Url, prefer: str = DEFAULT_SPLIT) -> Manifest:
-    """The shards that a folder (its split `prefer`, or else its first one), a brace pattern or a glob names.
+def select_shards(shards: Shards, prefer: str = DEFAULT_SPLIT) -> Manifest:
+    """The shards that a folder (its split `prefer`, or else its first one), a brace pattern or a glob names; a Manifest as it is.
 
     Raises SettingError for a pattern that is none, SetError for names that the set does not have.
     """
+    if isinstance(shards, Manifest):
+        return shards
     name = str(shards)
     if not name:
         raise SettingError("shards: empty; name a folder, or shards like out/train-{000000..000063}.tar")

@@ -75,8 +75,8 @@ class ShardPool:
     skip: bool = False  # leave out damaged shards
 
     @classmethod
-    def of(cls, manifest: Manifest, access: Access, world: World, streams: int) -> "ShardPool":
-        """For the readers of `world`, each with so many shards open at a time.
+    def of(cls, manifest: Manifest, access: Access, world: World, streams: int, *, sharing: int = 1) -> "ShardPool":
+        """For the readers of `world`, each with so many shards open at a time; so many pools share the cache.
 
         Raises SettingError when these do not fit the cache.
         """
@@ -86,7 +86,7 @@ class ShardPool:
         return cls(
             manifest=manifest,
             notes=SharedNotes.of(len(manifest.shards), world.workers),
-            ahead=max(THREADS, streams) if cache is None else _room_ahead(manifest, cache, world, streams),
+            ahead=max(THREADS, streams) if cache is None else _room_ahead(manifest, cache, world, streams, sharing),
             cache=cache,
             skip=access.bad_shards == "skip",
         )
@@ -136,19 +136,21 @@ class ShardPool:
         return shard, OpenCosts(shards=1, fetched=fetched, fetched_bytes=entry.bytes * fetched)
 
 
-def _room_ahead(manifest: Manifest, cache: Cache, world: World, streams: int) -> int:
+def _room_ahead(manifest: Manifest, cache: Cache, world: World, streams: int, sharing: int) -> int:
     """Shards that each reader may hold beside the one that each of its streams is at."""
+    limit = cache.limit // sharing
     sizes, ranks = [entry.bytes for entry in manifest.shards], world.ranks_here
     wanted, readers, largest = max(THREADS, streams), ranks * world.workers, max(sizes)
     aside = ranks * _FOR_EVALUATION * largest
-    if sum(sizes) + aside <= cache.limit:
+    if sum(sizes) + aside <= limit:
         return wanted
-    room = (cache.limit - aside) // largest // readers - streams
+    room = (limit - aside) // largest // readers - streams
     if room < 1:
         needed = min(sum(sizes), readers * (streams + 1) * largest) + aside
+        sources = f", × {sharing} sources" if sharing > 1 else ""
         raise SettingError(
-            f"cache_bytes: {cache.limit:,}, needed: {needed:,} ({ranks} ranks on this machine × {world.workers} workers × {streams} "
-            f"streams each, and one ahead, × {largest:,} bytes a shard, or the whole set, and room to evaluate); raise it or set "
-            "fewer --streams"
+            f"cache_bytes: {cache.limit:,}, needed: {needed * sharing:,} ({ranks} ranks on this machine × {world.workers} workers × "
+            f"{streams} streams each, and one ahead, × {largest:,} bytes a shard, or the whole set, and room to evaluate{sources}); "
+            "raise it or set fewer --streams"
         )
     return min(wanted, room)

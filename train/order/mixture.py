@@ -7,6 +7,7 @@ stream is known in closed form at any k. Stages change the weights: the counts g
 that nothing is read again before its epoch of the source ends.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from tokentar.shard_writer.packing import random_order
+from tokentar.train.order.reading_order import Order
 from tokentar.train.order.schedule import VARIANTS, Schedules, schedules, whole_shares
 from tokentar.train.order.units import Ints
 
@@ -121,21 +123,73 @@ class Mixture:
             number[mine] = self._counts[stage, source[mine], stream] + before
         return source, streams, number
 
-    def end(self, rows: Sequence[int]) -> int | None:
-        """The first sample that would need more than rows[i] rows of a source i in some stream; None when there is none.
+    def end(self, rows: Sequence[int]) -> int:
+        """The first sample that would need more than rows[i] rows of a source i in some stream.
 
         So the run of samples before it reads no source for a second time, with rows[i] those of a stream in an epoch.
         """
-        for stage, found in enumerate(self._schedules):
-            ends = []
-            for source, share in enumerate(found.shares):
-                left = rows[source] - self._counts[stage, source]
-                if share:
-                    place = found.place_of(self._variants, source, left)
-                    ends.append((place + self._rounds[stage]) * self.streams + np.arange(self.streams))
-            end = int(np.min(ends))
-            if stage + 1 == len(self.stages):
-                return end
-            if end < self.stages[stage + 1].start:
-                return end
-        return None
+        starts = [*(stage.start for stage in self.stages[1:]), sys.maxsize]
+        return next(end for stage, start in enumerate(starts) if (end := self._end_in(stage, rows)) < start)
+
+    def _end_in(self, stage: int, rows: Sequence[int]) -> int:
+        """The same if a stage had no end."""
+        found, ends = self._schedules[stage], []
+        for source, share in enumerate(found.shares):
+            if share:
+                left = np.maximum(0, rows[source] - self._counts[stage, source])
+                place = found.place_of(self._variants, source, left)
+                ends.append((place + self._rounds[stage]) * self.streams + np.arange(self.streams))
+        return int(np.min(ends))
+
+
+@dataclass(frozen=True)
+class MixedOrder:
+    """A mixture of the orders of its sources: what Order is to one set.
+
+    orders: that of each source, of kind "repeat"; None of one that is not read any more. stops: whether the run ends where
+    the first source would begin its second epoch; else each source begins its next one.
+    """
+
+    orders: tuple[Order | None, ...]
+    mixture: Mixture
+    stops: bool = False
+
+    @property
+    def kind(self) -> str:
+        """As of Order."""
+        return "mixture"
+
+    @property
+    def streams(self) -> int:
+        """Streams, the same of every source."""
+        return self.mixture.streams
+
+    @property
+    def seed(self) -> int:
+        """The seed of all orders."""
+        return self.mixture.seed
+
+    @property
+    def endless(self) -> bool:
+        """Whether the order has no end."""
+        return not self.stops
+
+    @property
+    def rows(self) -> int:
+        """Sequences of all sources."""
+        return sum(order.rows for order in self.orders if order)
+
+    @cached_property
+    def samples(self) -> int:
+        """Samples until the end; without one, those of an epoch of every source."""
+        if not self.stops:
+            return sum(order.samples for order in self.orders if order)
+        return self.mixture.end([order.rounds if order else sys.maxsize for order in self.orders])
+
+    def epochs(self, sample: int) -> list[range]:
+        """The epochs that the streams of each source are in before a sample: one, or two where some have begun the next."""
+        found = []
+        for order, rows in zip(self.orders, self.mixture.counts(sample), strict=True):
+            rounds = order.rounds if order else sys.maxsize
+            found.append(range(int(rows.min()) // rounds, max(0, int(rows.max()) - 1) // rounds + 1))
+        return found

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tokentar.shard_writer.errors import SettingError
 from tokentar.train.distributed.world import World
+from tokentar.train.order.mixture import MixedOrder
 from tokentar.train.order.reading_order import Order
 
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 20, 256
@@ -22,7 +23,7 @@ class Plan:
     global_batch_size: int
 
     @classmethod
-    def of(cls, order: Order, world: World, batch_size: int, global_batch_size: int | None) -> "Plan":
+    def of(cls, order: Order | MixedOrder, world: World, batch_size: int, global_batch_size: int | None) -> "Plan":
         """Raises SettingError when the batches do not fit each other or an epoch holds not one of them."""
         smallest = world.world_size * batch_size
         global_batch_size = smallest if global_batch_size is None else global_batch_size

@@ -35,7 +35,8 @@ def batches(pool: ShardPool, world: World, batch_size: int, *, separate_document
             if row is not None:
                 ids[i], is_there[i] = row, True
         positions = position_ids(ids, info.tokenizer.eos_token_id) if separate_documents else None
-        labels = np.array(labels_of(ids, info, is_there, positions))
+        eos = info.tokenizer.eos_token_id
+        labels = np.array(labels_of(ids, eos, is_padded=info.is_padded, is_there=is_there, positions=positions))
         batch = {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
         if positions is not None:
             batch["position_ids"] = torch.from_numpy(positions)

@@ -1,11 +1,8 @@
 """Position ids restart behind each end of a document, and the first token of a document is no label."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from tests.helpers.marked import write_marked
 from tokentar.train.data.batches import IGNORED, labels_of, position_ids
 
 EOS = 2
@@ -44,20 +41,18 @@ def test_positions_of_random_rows_are_those_of_a_loop(length: int) -> None:
     assert (positions.shape, positions.dtype) == ((40, length), np.int64)
 
 
-def test_the_first_token_of_each_document_is_no_label(tmp_path: Path) -> None:
+def test_the_first_token_of_each_document_is_no_label() -> None:
     """Documents "bbbbbbb", "eee", "" and "aa" in one row of 16, with the ids of the byte tokenizer."""
-    info = write_marked(tmp_path / "set", 1, 1).info
     row = np.array([[101] * 7 + [2] + [104] * 3 + [2] + [2] + [100, 100, 2]])
     positions = position_ids(row, EOS)
     assert positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 0, 0, 1, 2]]
     first = {0, 8, 12, 13}
     expected = [IGNORED if place in first else token for place, token in enumerate(row[0].tolist())]
-    assert labels_of(row, info, positions=positions).tolist() == [expected]
-    assert labels_of(row, info) is row, "of one text every token is a label"
+    assert labels_of(row, EOS, positions=positions).tolist() == [expected]
+    assert labels_of(row, EOS) is row, "of one text every token is a label"
 
 
-def test_rows_that_are_not_there_have_no_labels(tmp_path: Path) -> None:
-    info = write_marked(tmp_path / "set", 1, 1).info
+def test_rows_that_are_not_there_have_no_labels() -> None:
     rows = np.array([[5, 6], [7, 8]])
-    assert labels_of(rows, info, np.array([True, False])).tolist() == [[5, 6], [IGNORED, IGNORED]]
+    assert labels_of(rows, EOS, is_there=np.array([True, False])).tolist() == [[5, 6], [IGNORED, IGNORED]]
     assert rows.tolist() == [[5, 6], [7, 8]], "the ids stay"

@@ -107,7 +107,7 @@ def loader_of(manifest: Manifest, rank: int, ranks: int = RANKS) -> ShardLoader:
 def without_files(loader: ShardLoader) -> list[int]:
     """Let a loader read from a new EmptyPool; returns what that will be asked for."""
     pool: Any = EmptyPool(loader.manifest, [])
-    loader.pool = pool
+    loader.reading = replace(loader.reading, pool=pool)
     asked: list[int] = pool.asked
     return asked
 

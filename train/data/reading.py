@@ -1,0 +1,233 @@
+"""What a loader reads: one set in its order, or several that are mixed. Both answer the same questions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset
+
+from tokentar.shard_writer.errors import SetError
+from tokentar.shard_writer.format.dataset_info import DatasetInfo
+from tokentar.shard_writer.format.manifest import Manifest
+from tokentar.shard_writer.format.shards import KEY_DIGITS
+from tokentar.train.data.access import Access
+from tokentar.train.data.dataset import Block, MixedRows, Part, ShardRows, Span
+from tokentar.train.data.shard_pool import ShardPool
+from tokentar.train.data.sources import Sources, WeightsFrom, going_on, read_history
+from tokentar.train.distributed.world import World
+from tokentar.train.order import reading_order
+from tokentar.train.order.mixture import MixedOrder, Mixture, Stage
+from tokentar.train.order.reading_order import Order
+from tokentar.train.order.streams import default_streams
+from tokentar.train.order.units import Ints
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SetReading:
+    """One set."""
+
+    manifest: Manifest
+    order: Order
+    pool: ShardPool
+
+    @classmethod
+    def of(
+        cls, manifest: Manifest, access: Access, world: World, *, kind: str, seed: int, streams: int | None
+    ) -> "SetReading":
+        """Raises SettingError for an order that cannot be dealt to `world`."""
+        order = reading_order.build(
+            manifest.num_sequences, seed=seed, readers=world.readers, streams=streams, kind=kind
+        )
+        return cls(manifest, order, ShardPool.of(manifest, access, world, order.streams // world.readers))
+
+    @property
+    def info(self) -> DatasetInfo:
+        """What the set says of itself."""
+        return self.manifest.info
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        """The sets that are read."""
+        return [self.manifest]
+
+    @property
+    def pools(self) -> list[ShardPool]:
+        """Those of `manifests`."""
+        return [self.pool]
+
+    def identity(self, streams: int | None) -> State:
+        """What must be the same for a position to be that of this order."""
+        return {"fingerprint": self.manifest.fingerprint} | _identity(self.info, self.order, streams)
+
+    def progress(self, position: int) -> State:
+        """What a state says beside the position: nothing more."""
+        del position
+        return {}
+
+    def rows(self, world: World, span: Span, block_rows: int, dtype: np.dtype[Any]) -> IterableDataset[Block]:
+        """The rows of a span that a reader takes."""
+        return ShardRows(self.pool, self.order, world, span, block_rows, dtype)
+
+    def is_padded(self, numbers: Ints) -> bool | NDArray[np.bool_]:
+        """Whether rows may end in fill, by the number of their sequence: (batch,) bool, or one for all."""
+        del numbers
+        return self.info.is_padded
+
+    def keys(self, numbers: Ints) -> list[str]:
+        """Keys, as in the tar, of sequences."""
+        return [f"{number:0{KEY_DIGITS}d}" for number in numbers.tolist()]
+
+
+@dataclass(frozen=True)
+class MixtureReading:
+    """Several sets; sequences are numbered through, source by source."""
+
+    names: tuple[str, ...]  # sorted; also those of sources that are in the history only
+    sources: Sources
+    order: MixedOrder
+    pools_by_name: dict[str, ShardPool]
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sources,
+        access: Access,
+        world: World,
+        *,
+        seed: int,
+        streams: int | None,
+        stages: Sequence[WeightsFrom],
+    ) -> "MixtureReading":
+        """stages: the weights that held and will hold. Raises SettingError for what cannot be dealt to `world`."""
+        names = tuple(sorted({*sources.manifests, *(name for stage in stages for name in stage.weights)}))
+        rows = {name: manifest.num_sequences for name, manifest in sources.manifests.items()}
+        smallest = min(int(sizes.sum()) for sizes in rows.values())
+        streams = streams or default_streams(smallest, world.readers)
+        orders = {
+            name: reading_order.build(sizes, seed=seed, readers=world.readers, streams=streams, kind="repeat")
+            for name, sizes in rows.items()
+        }
+        weights = (Stage(each.start, tuple(each.weights.get(name, 0.0) for name in names)) for each in stages)
+        mixture = Mixture(tuple(weights), streams, seed)
+        each = streams // world.readers
+        pools = {
+            name: ShardPool.of(manifest, access, world, each, sharing=len(rows))
+            for name, manifest in sources.manifests.items()
+        }
+        order = MixedOrder(tuple(orders.get(name) for name in names), mixture, sources.stops)
+        return cls(names, sources, order, pools)
+
+    @property
+    def info(self) -> DatasetInfo:
+        """What the first set says of itself; the others have the same seq_length, dtype and tokenizer."""
+        return self.manifests[0].info
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        """The sets that are read."""
+        return list(self.sources.manifests.values())
+
+    @property
+    def pools(self) -> list[ShardPool]:
+        """Those of `manifests`."""
+        return list(self.pools_by_name.values())
+
+    def identity(self, streams: int | None) -> State:
+        """What must be the same for a position to be that of this order."""
+        return _identity(self.info, self.order, streams)
+
+    def progress(self, position: int) -> State:
+        """The weights that held, and of each source its data, its epoch and how many sequences were read."""
+        rows, epochs = self.order.mixture.counts(position).sum(axis=1).tolist(), self.order.epochs(position)
+        found = {
+            name: {
+                "fingerprint": manifest.fingerprint,
+                "epoch": epochs[self.names.index(name)].start,
+                "sequences": rows[self.names.index(name)],
+            }
+            for name, manifest in self.sources.manifests.items()
+        }
+        stages = [
+            {"start": stage.start, "weights": dict(zip(self.names, stage.weights, strict=True))}
+            for stage in self.order.mixture.stages
+            if stage.start < position or not stage.start
+        ]
+        return {"sources": found, "stages": stages}
+
+    @cached_property
+    def _firsts(self) -> Ints:
+        """The number in the mixture of each source's sequence 0, and behind them their number in all: (sources + 1,) int64."""
+        totals = [manifest.info.totals.sequences for manifest in self.manifests]
+        return np.cumsum([0, *totals])
+
+    def rows(self, world: World, span: Span, block_rows: int, dtype: np.dtype[Any]) -> IterableDataset[Block]:
+        """The rows of a span that a reader takes."""
+        firsts = dict(zip(self.sources.manifests, self._firsts.tolist(), strict=False))
+        parts = [
+            Part(self.pools_by_name[name], order, firsts[name]) if order else None
+            for name, order in zip(self.names, self.order.orders, strict=True)
+        ]
+        return MixedRows(parts, self.order.mixture, world, span, block_rows, dtype)
+
+    def source_of(self, numbers: Ints) -> Ints:
+        """The place among `manifests` of the source of each sequence: shape as numbers, int64."""
+        found: Ints = np.searchsorted(self._firsts, numbers, "right") - 1
+        return found
+
+    def is_padded(self, numbers: Ints) -> bool | NDArray[np.bool_]:
+        """Whether rows may end in fill, by the number of their sequence: (batch,) bool, or one for all."""
+        padded = np.array([manifest.info.is_padded for manifest in self.manifests])
+        if padded.all() or not padded.any():
+            return bool(padded[0])
+        found: NDArray[np.bool_] = padded[self.source_of(np.where(numbers < 0, ~numbers, numbers))]
+        return found
+
+    def keys(self, numbers: Ints) -> list[str]:
+        """SOURCE/KEY of sequences."""
+        names, source = list(self.sources.manifests), self.source_of(numbers)
+        keys = zip(source.tolist(), (numbers - self._firsts[source]).tolist(), strict=True)
+        return [f"{names[index]}/{number:0{KEY_DIGITS}d}" for index, number in keys]
+
+
+Reading = SetReading | MixtureReading
+
+
+def _identity(info: DatasetInfo, order: Order | MixedOrder, streams: int | None) -> State:
+    return {
+        "tokenizer": info.tokenizer.fingerprint,
+        "order": order.kind,
+        "seed": order.seed,
+        "streams": streams,
+    }
+
+
+def stages_of(sources: Sources, wanted: Sequence[WeightsFrom], state: State) -> tuple[list[WeightsFrom], State]:
+    """The stages of a mixture that goes on from a state, and the state as a mixture has it.
+
+    A set that was read alone, in the order "repeat", is a mixture of one. Raises SetError for a state of other data.
+    """
+    if "sources" not in state:
+        alike = [
+            name for name, manifest in sources.manifests.items() if manifest.fingerprint == state.get("fingerprint")
+        ]
+        if state.get("order") != "repeat" or not alike:
+            raise SetError(
+                f"cannot go on: the state is of one set, in order {state.get('order')!r}, with fingerprint "
+                f"{state.get('fingerprint')!r}; a mixture goes on from order 'repeat' of one of its sources"
+            )
+        held = [WeightsFrom(0, {alike[0]: 1.0})]
+    else:
+        held = read_history(state["stages"])
+        for name, manifest in sources.manifests.items():
+            before = state["sources"].get(name, {}).get("fingerprint", manifest.fingerprint)
+            if before != manifest.fingerprint:
+                raise SetError(
+                    f"cannot go on: source {name!r} had fingerprint {before!r} and has {manifest.fingerprint!r} now; give other "
+                    "data another name, or use the same"
+                )
+    return going_on(held, state.get("position", 0), wanted), state | {"order": "mixture"}
