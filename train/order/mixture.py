@@ -123,6 +123,18 @@ class Mixture:
             number[mine] = self._counts[stage, source[mine], stream] + before
         return source, streams, number
 
+    def sample_of(self, source: int, stream: int, number: int) -> int | None:
+        """The inverse of `located`: the sample that is row `number` of a stream of a source; None when no stage comes to it."""
+        starts = [*(stage.start for stage in self.stages[1:]), sys.maxsize]
+        for stage, (found, end) in enumerate(zip(self._schedules, starts, strict=True)):
+            left = number - int(self._counts[stage, source, stream])
+            if left >= 0 and found.shares[source]:
+                place = int(found.place_of(self._variants[stream], source, np.int64(left)))
+                sample = (place + int(self._rounds[stage, stream])) * self.streams + stream
+                if sample < end:
+                    return sample
+        return None
+
     def end(self, rows: Sequence[int]) -> int:
         """The first sample that would need more than rows[i] rows of a source i in some stream.
 

@@ -81,6 +81,23 @@ class Order:
         last = (random_order.mix(self.seed, _LAST_ROWS, unit) + epoch) % length
         return np.append(self.units.by_shard(unit, first + rows[rows != last]), first + last)
 
+    def row_at(self, epoch: int, stream: int, number: int) -> int:
+        """Row number `number` of a stream in an epoch, numbered as in `units`."""
+        units = self.dealt(epoch)[stream :: self.streams]
+        ends = np.cumsum(self.units.length[units])
+        turn = int(np.searchsorted(ends, number, "right"))
+        unit = int(units[turn])
+        return int(self.unit_rows(epoch, unit)[number - int(ends[turn] - self.units.length[unit])])
+
+    def place_of(self, epoch: int, row: int) -> tuple[int, int]:
+        """The inverse: stream and number of a row in an epoch, which leaves it out when the number is not below `rounds`."""
+        unit = int(np.searchsorted(self.units.borders, row, "right")) - 1
+        dealt = self.dealt(epoch)
+        place = int(np.flatnonzero(dealt == unit)[0])
+        before = dealt[place % self.streams : place : self.streams]
+        inside = int(np.flatnonzero(self.unit_rows(epoch, unit) == row)[0])
+        return place % self.streams, int(self.units.length[before].sum()) + inside
+
     @property
     def drawn_rows(self) -> int:
         """Rows that a stream reads of each unit it draws: those of the shortest."""

@@ -16,13 +16,12 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.packing import random_order
 from tokentar.train.order.units import Ints
 
-LONGEST_PERIOD = 4096
+LONGEST_PERIOD = 1024  # so that weights of three decimals that sum to 1 are exact
 VARIANTS = 64
 _CHOICE = 111  # purpose of random numbers, see reading_order.py
 
@@ -96,7 +95,7 @@ class Schedules:
         total: Ints = found + periods * np.array(self.shares)[source]
         return total
 
-    def place_of(self, variant: Ints, source: int, number: Ints) -> Ints:
+    def place_of(self, variant: Ints, source: int, number: Ints | np.int64) -> Ints:
         """The place at which a source of a share above 0 comes for the time `number`, counted from 0: shape as number, int64."""
         periods, inside = np.divmod(number, self.shares[source])
         found: Ints = periods * self.period + self._places[variant, self._firsts[source] + inside]
@@ -119,42 +118,48 @@ def _draw(share: Ints, seed: int) -> Ints:
     falls back when floor(t·c/D) grows, and one that is not must come then. Otherwise any source may get ahead for which
     at no later time more would still be ahead than may be.
     """
-    period, rows = int(share.sum()), np.arange(VARIANTS)
-    times = np.arange(period + 1)[:, None]
-    floors = times * share // period
+    period, count = int(share.sum()), len(share)
+    floors = np.arange(period + 1)[:, None] * share // period
     spare = np.arange(period + 1) - floors.sum(axis=1)
-    falls_back = -(-(floors + 1) * period // share)  # when floor(t·c/D) grows next
-    is_ahead = np.zeros((VARIANTS, len(share)), np.bool_)
+    falls_back = -(-(floors[:-1] + 1) * period // share)  # when floor(t·c/D) grows next: (D, n)
+    order = np.argsort(falls_back, axis=1, kind="stable")
+    least = _least_between(spare, np.take_along_axis(falls_back, order, axis=1))
+    draws = random_order.spread(random_order.mix(seed, _CHOICE), period * VARIANTS * count) >> np.uint64(1)
+    draws = draws.reshape(period, VARIANTS, count)
+    is_ahead, rows = np.zeros((VARIANTS, count), np.bool_), np.arange(VARIANTS)
     found = np.empty((VARIANTS, period), np.int64)
-    for time in range(1, period + 1):
+    for time in range(1, period):
         grows = floors[time] > floors[time - 1]
         must = grows & ~is_ahead
         is_ahead &= ~grows
-        if time < period:
-            draw = random_order.spread(random_order.mix(seed, _CHOICE, time), is_ahead.size).reshape(is_ahead.shape)
-            may = _may_get_ahead(is_ahead, falls_back[time], spare, time)
-            choice = np.where(may, draw >> np.uint64(1), 0).argmax(axis=1)
-            is_ahead[rows, choice] |= ~must.any(axis=1)
-        else:
-            choice = rows  # all must
-        found[:, time - 1] = np.where(must.any(axis=1), must.argmax(axis=1), choice)
+        # from one time at which some source falls back to the next, equally many stay ahead of those that are now; where
+        # that is as many as may be, only sources that have fallen back by then may join them
+        stay = is_ahead[:, order[time, ::-1]].cumsum(axis=1)[:, ::-1]
+        full = np.logical_or.accumulate(stay >= least[time], axis=1)
+        may = np.empty_like(is_ahead)
+        may[:, order[time]] = ~full
+        choice = np.where(may & ~is_ahead, draws[time], 0).argmax(axis=1)
+        has_to = must.any(axis=1)
+        is_ahead[rows, choice] |= ~has_to
+        found[:, time - 1] = np.where(has_to, must.argmax(axis=1), choice)
+    found[:, -1] = (~is_ahead & (floors[-1] > floors[-2])).argmax(axis=1)
     return found
 
 
-def _may_get_ahead(is_ahead: NDArray[np.bool_], falls_back: Ints, spare: Ints, time: int) -> NDArray[np.bool_]:
-    """Which sources may get ahead: (VARIANTS, n) bool.
+def _least_between(spare: Ints, stops: Ints) -> Ints:
+    """The least of `spare` from each stop to the next, at each time t from t to its first stop: (D, n) int64, n where two are alike.
 
-    From one time at which some source falls back to the next, equally many stay ahead of those that are now; where that
-    is as many as may be, only sources that have fallen back by then may join them.
+    stops: (D, n) int64, ascending in each row.
     """
-    order = np.argsort(falls_back, kind="stable")
-    stops = falls_back[order]
-    starts = np.concatenate([[time], stops[:-1]])
-    least = np.where(
-        starts < stops, np.minimum.reduceat(spare[: stops[-1]], starts.clip(max=stops[-1] - 1)), len(order)
-    )
-    stay = is_ahead[:, order][:, ::-1].cumsum(axis=1)[:, ::-1]
-    is_full = np.logical_or.accumulate(stay >= least, axis=1)
-    may = np.empty_like(is_ahead)
-    may[:, order] = ~is_full
-    return may & ~is_ahead
+    period, count = stops.shape
+    starts = np.concatenate([np.arange(period)[:, None], stops[:, :-1]], axis=1)
+    table = [spare]  # table[k][t]: the least of 2**k from t on
+    while (width := 1 << len(table)) <= period + 1:
+        table.append(np.minimum(table[-1][: -width // 2], table[-1][width // 2 :]))
+    length = np.maximum(stops - starts, 1)
+    level = np.frexp(length)[1] - 1
+    found = np.full_like(stops, count)
+    for k, least in enumerate(table):
+        here = (level == k) & (stops > starts)
+        found[here] = np.minimum(least[starts[here]], least[stops[here] - (1 << k)])
+    return found

@@ -67,6 +67,18 @@ def test_a_stream_goes_on_anywhere_with_the_sources_that_come_next(seed: int) ->
 
 
 @SEEDS
+def test_the_sample_of_a_row_is_the_one_that_reads_it(seed: int) -> None:
+    mixture, samples = random_mixture(seed)
+    for sample, (source, stream, row) in list(enumerate(walked(mixture, samples)))[::7]:
+        assert mixture.sample_of(source, stream, row) == sample
+
+
+def test_a_row_that_no_stage_comes_to_has_no_sample() -> None:
+    mixture = Mixture((Stage(0, (1, 1)), Stage(40, (1, 0))), 4, 0)
+    assert mixture.sample_of(1, 2, int(mixture.counts(40)[1, 2])) is None
+
+
+@SEEDS
 def test_the_end_is_the_first_sample_that_would_read_a_source_twice(seed: int) -> None:
     mixture, _ = random_mixture(seed)
     rows = [random.Random(seed + source).randint(1, 12) for source in range(mixture.num_sources)]
@@ -79,7 +91,7 @@ def test_the_end_is_the_first_sample_that_would_read_a_source_twice(seed: int) -
 def test_another_stage_changes_nothing_before_it_and_repeats_nothing_behind_it(seed: int) -> None:
     mixture, samples = random_mixture(seed)
     draw = random.Random(seed)
-    weights = tuple(draw.random() for _ in range(mixture.num_sources))
+    weights = tuple(draw.randint(1, 99) / 100 for _ in range(mixture.num_sources))
     start = draw.randint(mixture.stages[-1].start, samples)
     changed = Mixture((*mixture.stages, Stage(start, weights)), mixture.streams, mixture.seed)
     found = walked(changed, samples + 400)

@@ -256,3 +256,16 @@ def test_a_drawn_unit_gives_as_many_rows_as_the_shortest_has() -> None:
         assert all(len(set(rows)) == 4 and set(rows) <= set(range(start, stop)) for rows in drawn)
         assert {row for rows in drawn for row in rows} == set(range(start, stop)), "each row has its chance"
         assert len({tuple(rows) for rows in drawn}) > 1
+
+
+@pytest.mark.parametrize("rows", [[5] * 12, [3, 120, 41, 7, 1], [9, 8, 8, 8]])
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_row_is_found_where_the_order_reads_it(rows: list[int], streams: int) -> None:
+    order = build(rows, seed=7, readers=1, streams=streams)
+    for epoch in (0, 3):
+        dealt = order.dealt(epoch).tolist()
+        for stream in range(streams):
+            read = [row for unit in dealt[stream::streams] for row in order.unit_rows(epoch, unit).tolist()]
+            for number, row in enumerate(read):
+                assert order.row_at(epoch, stream, number) == row
+                assert order.place_of(epoch, row) == (stream, number)

@@ -58,7 +58,7 @@ def test_weights_that_no_short_period_can_hold_are_rounded_to_the_nearest_share(
         ((1, -0.5), r"weight: -0\.5, needed: 0 or more"),
         ((1, float("nan")), "weight: nan, needed: 0 or more"),
         ((1, float("inf")), "weight: inf, needed: 0 or more"),
-        ((1, 1e-9), "weight: 1e-09 of 1.0.*, needed: at least 1 in 4096, or 0"),
+        ((1, 1e-9), "weight: 1e-09 of 1.0.*, needed: at least 1 in 1024, or 0"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(weights: tuple[float, ...], message: str) -> None:
