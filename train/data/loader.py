@@ -9,6 +9,7 @@ would split again.
 """
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,10 +22,11 @@ from torch.utils.data import DataLoader
 from tokentar.shard_writer.errors import SetError, SettingError, TokentarError
 from tokentar.shard_writer.format.manifest import Manifest
 from tokentar.shard_writer.storage.urls import Url
+from tokentar.train.data import skip_list as skip_lists
 from tokentar.train.data.access import Access
 from tokentar.train.data.batches import labels_of, position_ids, rebatch
 from tokentar.train.data.dataset import Block, Span
-from tokentar.train.data.reading import MixtureReading, Reading, SetReading, State, stages_of
+from tokentar.train.data.reading import MixtureReading, Reading, SetReading, State, leave_out_again, left_out, stages_of
 from tokentar.train.data.shard_patterns import Shards, select_shards
 from tokentar.train.data.shard_pool import ShardPool
 from tokentar.train.data.sources import Sources, WeightsFrom
@@ -55,6 +57,7 @@ class ShardLoader:
     access: the cache for a set in a store, and what happens to damaged shards: an error, or, with "skip", no labels in
     place of their rows. stages: of a mixture, (tokens of the job, weights): until so many, these weights; None: to the
     end. stopping_strategy: "never": a source that ends begins its next epoch; "first_exhausted": the mixture ends.
+    skip_list: a file of sequences and documents to leave out, see skip_list.py; their rows have no labels.
     Raises SettingError or SetError for what could not work, before anything is read.
     """
 
@@ -74,11 +77,13 @@ class ShardLoader:
         access: Access | None = None,
         stages: Sequence[tuple[int | None, Mapping[str, float]]] = (),
         stopping_strategy: str = "never",
+        skip_list: str | os.PathLike[str] | None = None,
     ) -> None:
         self._data = _open(shards, stages, stopping_strategy)
         self.world, self._access = World.detect(rank, world_size, num_workers), access or Access()
         self._streams, self._separate_documents = streams, separate_documents
         self._kind, self._seed = order, seed
+        self._skip_list = skip_lists.NOTHING if skip_list is None else skip_lists.read(skip_list, self._sets)
         self._batch_size, self._global_batch_size = batch_size, global_batch_size
         self._arrange(streams, self._wanted())
         self.epoch = 0
@@ -87,6 +92,11 @@ class ShardLoader:
         self._behind = 0  # samples of the epochs before
         self._numbers = np.empty(0, np.int64)
         self.left_out = 0  # rows that this rank has left out
+
+    @property
+    def _sets(self) -> dict[str, Manifest]:
+        """The sets by their names in the mixture; that of one set is ""."""
+        return {"": self._data} if isinstance(self._data, Manifest) else self._data.manifests
 
     def _wanted(self) -> list[WeightsFrom]:
         """The stages that were asked for; none of one set."""
@@ -98,9 +108,11 @@ class ShardLoader:
     def _arrange(self, streams: int | None, stages: list[WeightsFrom]) -> None:
         data, access, world, seed = self._data, self._access, self.world, self._seed
         self.reading: Reading = (
-            SetReading.of(data, access, world, kind=self._kind, seed=seed, streams=streams)
+            SetReading.of(data, access, world, kind=self._kind, seed=seed, streams=streams, skip_list=self._skip_list)
             if isinstance(data, Manifest)
-            else MixtureReading.of(data, access, world, seed=seed, streams=streams, stages=stages)
+            else MixtureReading.of(
+                data, access, world, seed=seed, streams=streams, stages=stages, skip_list=self._skip_list
+            )
         )
         self.plan = Plan.of(self.order, world, self._batch_size, self._global_batch_size)
 
@@ -112,7 +124,7 @@ class ShardLoader:
     @property
     def pool(self) -> ShardPool:
         """The shards of `manifest`."""
-        return self.reading.pools[0]
+        return next(iter(self.reading.named_pools.values()))
 
     @property
     def manifest(self) -> Manifest:
@@ -177,7 +189,8 @@ class ShardLoader:
     def state_dict(self) -> State:
         """The position of the whole job after the batches returned so far: the same on every rank, small, plain JSON."""
         place = {"epoch": self.epoch, "position": self.position, "consumed": self.consumed}
-        return self.reading.identity(self.order.streams) | place | self.reading.progress(self.position)
+        mine = self.reading.identity(self.order.streams) | place | self.reading.progress(self.position)
+        return mine | left_out(self.reading, self._skip_list)
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a position, with any world size, workers or batch size; a mixture with other weights and sources too.
@@ -199,6 +212,7 @@ class ShardLoader:
                     f"cannot go on: {key} of the state is {state.get(key)!r}, needed: 0 or more; it is damaged"
                 )
         self._arrange(state["streams"], stages)
+        leave_out_again(self.reading, self._skip_list, state)
         if not self.endless and state["position"] > self.order.samples:
             raise SetError(
                 f"cannot go on: position of the state is {state['position']}, needed: at most the {self.order.samples} samples "
@@ -213,7 +227,7 @@ class ShardLoader:
         start, self._returned = self._start, 0
         stop = sys.maxsize if self.endless else start + self.plan.usable(self.order.samples - start)
         samples = self.plan.samples_per_batch
-        may_miss = any(pool.skip for pool in self.reading.pools)  # else a row that is missing is an error
+        may_miss = any(pool.leaves_out for pool in self.reading.named_pools.values())  # else a missing row is an error
         for numbers, ids in self._batches(Span(self.epoch, start, stop)):
             is_there = numbers >= 0 if may_miss else None
             self._numbers = numbers if is_there is None else numbers[is_there]

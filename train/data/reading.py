@@ -1,7 +1,8 @@
 """What a loader reads: one set in its order, or several that are mixed. Both answer the same questions."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from tokentar.shard_writer.format.shards import KEY_DIGITS
 from tokentar.train.data.access import Access
 from tokentar.train.data.dataset import Block, MixedRows, Part, ShardRows, Span
 from tokentar.train.data.shard_pool import ShardPool
+from tokentar.train.data.skip_list import SkipList
 from tokentar.train.data.sources import Sources, WeightsFrom, going_on, read_history
 from tokentar.train.distributed.world import World
 from tokentar.train.order import reading_order
@@ -25,6 +27,7 @@ from tokentar.train.order.streams import default_streams
 from tokentar.train.order.units import Ints
 
 State = dict[str, Any]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,22 @@ class SetReading:
 
     @classmethod
     def of(
-        cls, manifest: Manifest, access: Access, world: World, *, kind: str, seed: int, streams: int | None
+        cls,
+        manifest: Manifest,
+        access: Access,
+        world: World,
+        *,
+        kind: str,
+        seed: int,
+        streams: int | None,
+        skip_list: SkipList,
     ) -> "SetReading":
         """Raises SettingError for an order that cannot be dealt to `world`."""
         order = reading_order.build(
             manifest.num_sequences, seed=seed, readers=world.readers, streams=streams, kind=kind
         )
-        return cls(manifest, order, ShardPool.of(manifest, access, world, order.streams // world.readers))
+        pool = ShardPool.of(manifest, access, world, order.streams // world.readers)
+        return cls(manifest, order, replace(pool, skipped=skip_list.of("")))
 
     @property
     def info(self) -> DatasetInfo:
@@ -56,9 +68,9 @@ class SetReading:
         return [self.manifest]
 
     @property
-    def pools(self) -> list[ShardPool]:
-        """Those of `manifests`."""
-        return [self.pool]
+    def named_pools(self) -> dict[str, ShardPool]:
+        """The shards of each set, by its name in a mixture; that of one set is ""."""
+        return {"": self.pool}
 
     def identity(self, streams: int | None) -> State:
         """What must be the same for a position to be that of this order."""
@@ -90,7 +102,7 @@ class MixtureReading:
     names: tuple[str, ...]  # sorted; also those of sources that are in the history only
     sources: Sources
     order: MixedOrder
-    pools_by_name: dict[str, ShardPool]
+    named_pools: dict[str, ShardPool]
 
     @classmethod
     def of(
@@ -102,6 +114,7 @@ class MixtureReading:
         seed: int,
         streams: int | None,
         stages: Sequence[WeightsFrom],
+        skip_list: SkipList,
     ) -> "MixtureReading":
         """stages: the weights that held and will hold. Raises SettingError for what cannot be dealt to `world`."""
         names = tuple(sorted({*sources.manifests, *(name for stage in stages for name in stage.weights)}))
@@ -116,7 +129,7 @@ class MixtureReading:
         mixture = Mixture(tuple(weights), streams, seed)
         each = streams // world.readers
         pools = {
-            name: ShardPool.of(manifest, access, world, each, sharing=len(rows))
+            name: replace(ShardPool.of(manifest, access, world, each, sharing=len(rows)), skipped=skip_list.of(name))
             for name, manifest in sources.manifests.items()
         }
         order = MixedOrder(tuple(orders.get(name) for name in names), mixture, sources.stops)
@@ -131,11 +144,6 @@ class MixtureReading:
     def manifests(self) -> list[Manifest]:
         """The sets that are read."""
         return list(self.sources.manifests.values())
-
-    @property
-    def pools(self) -> list[ShardPool]:
-        """Those of `manifests`."""
-        return list(self.pools_by_name.values())
 
     def identity(self, streams: int | None) -> State:
         """What must be the same for a position to be that of this order."""
@@ -169,7 +177,7 @@ class MixtureReading:
         """The rows of a span that a reader takes."""
         firsts = dict(zip(self.sources.manifests, self._firsts.tolist(), strict=False))
         parts = [
-            Part(self.pools_by_name[name], order, firsts[name]) if order else None
+            Part(self.named_pools[name], order, firsts[name]) if order else None
             for name, order in zip(self.names, self.order.orders, strict=True)
         ]
         return MixedRows(parts, self.order.mixture, world, span, block_rows, dtype)
@@ -231,3 +239,28 @@ def stages_of(sources: Sources, wanted: Sequence[WeightsFrom], state: State) -> 
                     "data another name, or use the same"
                 )
     return going_on(held, state.get("position", 0), wanted), state | {"order": "mixture"}
+
+
+def left_out(reading: Reading, skip_list: SkipList) -> State:
+    """What a state says of rows that this rank leaves out: nothing where nothing is left out."""
+    damaged = {
+        f"{name}/{pool.manifest.shards[index].shard}".lstrip("/")
+        for name, pool in reading.named_pools.items()
+        for index in pool.notes.damaged()
+    }
+    found = {"skip_list": skip_list.fingerprint} if len(skip_list) else {}
+    return found | ({"damaged_shards": sorted(damaged)} if damaged else {})
+
+
+def leave_out_again(reading: Reading, skip_list: SkipList, state: State) -> None:
+    """Leave out the shards that the job has left out so far, and say so where the list of sequences is another one."""
+    before, now = state.get("skip_list"), left_out(reading, skip_list).get("skip_list")
+    if before != now:
+        _log.warning(
+            "skip list: was %s, is %s (%d sequences) from here on", before or "none", now or "none", len(skip_list)
+        )
+    damaged = set(state.get("damaged_shards", ()))
+    for name, pool in reading.named_pools.items():
+        for index, entry in enumerate(pool.manifest.shards):
+            if pool.skip and f"{name}/{entry.shard}".lstrip("/") in damaged:
+                pool.notes.note_damage(index)

@@ -53,6 +53,10 @@ class SharedNotes:
         for place, value in enumerate(tally, start):
             self.tallies[place] += value
 
+    def note_damage(self, index: int) -> None:
+        """Note that a shard was found to be damaged before."""
+        self.seen[index] = _DAMAGED
+
     def damaged(self) -> list[int]:
         """Shards that were found to be damaged."""
         return [index for index, seen in enumerate(self.seen) if seen == _DAMAGED]
@@ -73,6 +77,7 @@ class ShardPool:
     ahead: int
     cache: Cache | None = None  # of a set in a store
     skip: bool = False  # leave out damaged shards
+    skipped: frozenset[int] = frozenset()  # numbers of sequences to leave out
 
     @classmethod
     def of(cls, manifest: Manifest, access: Access, world: World, streams: int, *, sharing: int = 1) -> "ShardPool":
@@ -96,6 +101,11 @@ class ShardPool:
         """For the ranks of `world`, which each have one shard open at a time, beside those that they train on."""
         pool = cls.of(manifest, access, world, streams=1)
         return pool if pool.cache is None else replace(pool, ahead=_FOR_EVALUATION - 1)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether rows may be left out."""
+        return self.skip or bool(self.skipped)
 
     def is_ready(self, index: int) -> bool:
         """Whether a shard is on disk and was found to be right, so that opening it takes no more than handing it to a thread."""

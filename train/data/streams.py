@@ -121,9 +121,13 @@ class SetStreams:
             first = int(self.manifest.first_sequences[index])
             yield from ((~(first + row), self._blank) for row in inside.data)
             return
-        first, views = shard.first_sequence, shard.rows
+        first, views, skipped = shard.first_sequence, shard.rows, self.pool.skipped
+        if not skipped:
+            for row in inside.data:
+                yield first + row, views[row]
+            return
         for row in inside.data:
-            yield first + row, views[row]
+            yield (~(first + row), self._blank) if first + row in skipped else (first + row, views[row])
 
     @cached_property
     def _blank(self) -> NDArray[Any]:

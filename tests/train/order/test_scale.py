@@ -4,7 +4,7 @@ Nothing here may depend on the number of shards that lie behind a position, or o
 """
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tokentar import Manifest, ShardLoader
 from tokentar.shard_writer.format.manifest import write_manifest
 from tokentar.shard_writer.packing import layout
 from tokentar.train.data.dataset import ShardRows, Span
+from tokentar.train.data.shard_pool import SharedNotes
 from tokentar.train.distributed.world import World
 from tokentar.train.order.reading_order import Order
 from tokentar.train.order.streams import share
@@ -50,6 +51,9 @@ class EmptyPool:
 
     manifest: Manifest
     asked: list[int]
+    skipped: frozenset[int] = frozenset()
+    leaves_out: bool = False
+    notes: SharedNotes = field(default_factory=lambda: SharedNotes.of(0, 1))
 
     def open(self, index: int) -> MarkedRows:
         self.asked.append(index)
