@@ -14,7 +14,7 @@ SHARD_WRITER = (
     *("errors", "packing", "storage", "versions", "config", "format", "inputs", "tokenizing", "engines", "writing"),
     *("maintenance", "commands"),
 )
-TRAIN = ("distributed", "order", "data", "trainer", "commands", "tokentar")
+TRAIN = ("distributed", "order", "data", "trace", "trainer", "commands", "tokentar")
 HEAVY = ("torch", "transformers", "datasets")
 WITHOUT_TORCH = ("shard_writer", "train/order", "train/distributed/world.py", "train/commands/plan.py")
 

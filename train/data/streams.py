@@ -35,6 +35,20 @@ def streams_of(world: World, streams: int) -> list[int]:
     return list(pipeline)
 
 
+def drawn_units(order: Order, stream: int, block: int) -> Iterator[int]:
+    """The units of draws block × DRAWS and following of a stream: WebDataset's own resampling, made reproducible."""
+    seed = order.draw_seed(stream, block)
+    names = _names(len(order.units))
+    draws = wds.ResampledShards(names, nshards=DRAWS, deterministic=True, worker_seed=lambda: seed)
+    return (int(item["url"]) for item in draws)
+
+
+@lru_cache(maxsize=1)
+def _names(units: int) -> list[str]:
+    """Units as the names that WebDataset draws from."""
+    return [str(unit) for unit in range(units)]
+
+
 class SetStreams:
     """Streams `numbers` of a set; rows are read within `opened`."""
 
@@ -93,22 +107,11 @@ class SetStreams:
         """The rows of a stream that resamples, but for the first `skip`: each unit drawn gives equally many."""
         draw, begun = divmod(skip, self.order.drawn_rows)
         for block in count(draw // DRAWS):
-            for number, unit in islice(self._drawn_units(stream, block), draw - block * DRAWS, None):
+            for number, unit in islice(enumerate(drawn_units(self.order, stream, block)), draw - block * DRAWS, None):
                 rows = self.order.drawn_unit_rows(stream, block * DRAWS + number, unit)
                 yield from self._read(unit, rows[begun:])
                 begun = 0
             draw = (block + 1) * DRAWS
-
-    def _drawn_units(self, stream: int, block: int) -> Iterator[tuple[int, int]]:
-        """(number of the draw in its block, unit): WebDataset's own resampling, made reproducible."""
-        seed = self.order.draw_seed(stream, block)
-        draws = wds.ResampledShards(self._unit_names, nshards=DRAWS, deterministic=True, worker_seed=lambda: seed)
-        return ((number, int(item["url"])) for number, item in enumerate(draws))
-
-    @cached_property
-    def _unit_names(self) -> list[str]:
-        """Units as the names that WebDataset draws from."""
-        return [str(unit) for unit in range(len(self.order.units))]
 
     def _read(self, unit: int, rows: Ints) -> Iterator[Row]:
         """Rows of a unit as views of their shards, those of one shard after those of another."""
@@ -162,9 +165,9 @@ class SetStreams:
         rounds, due = divmod(first, len(self.numbers))
         draw, streams = rounds // self.order.drawn_rows, self.numbers[due:] + self.numbers[:due]
         for block in count(draw // DRAWS):
-            drawn = zip(*(self._drawn_units(stream, block) for stream in streams), strict=True)
+            drawn = zip(*(drawn_units(self.order, stream, block) for stream in streams), strict=True)
             for turn in islice(drawn, max(0, draw - block * DRAWS), None):
-                for _, unit in turn:
+                for unit in turn:
                     yield from self.order.units.shards_of(unit)
 
 
