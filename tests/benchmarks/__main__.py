@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks import memory, peers_read, peers_write, read, resume, scaling, step, storage, write
+from tests.benchmarks import memory, mixtures, peers_read, peers_write, read, resume, scaling, step, storage, write
 from tests.benchmarks.measure import circumstances
 
 BENCHMARKS = {
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "memory": memory,
     "peers-write": peers_write,
     "peers-read": peers_read,
+    "mixtures": mixtures,
     "scaling": scaling,
     "resume": resume,
     "step": step,

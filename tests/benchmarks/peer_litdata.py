@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.peer_litdata write FOLDER TOKENIZER_JSON OUTPUT WORKERS ENGINE    prints the tokens
                                         prepare ROWS_NPY OUTPUT CHUNKS                       the set that is read
-                                        rate|first SET WORKERS SECONDS
+                                        rate|first|mixed SET WORKERS SECONDS
 
 One file of the corpus a worker. ENGINE fastokens puts that library under it, 64 documents at a time.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import fastokens
 import numpy as np
 import torch
-from litdata import StreamingDataLoader, StreamingDataset, TokensLoader, optimize
+from litdata import CombinedStreamingDataset, StreamingDataLoader, StreamingDataset, TokensLoader, optimize
 from tokenizers import Tokenizer
 
 from tests.benchmarks import clock
@@ -100,12 +100,25 @@ def build(folder: str, workers: int) -> clock.Epoch:
     return lambda: (batch.long() for batch in loader)
 
 
+def build_mixed(folder: str) -> clock.Epoch:
+    """A loader of all sets below a folder, the i-th of weight i."""
+    folders = sorted(Path(folder).iterdir())
+    sets = [
+        StreamingDataset(str(path), item_loader=TokensLoader(block_size=SEQ_LENGTH), shuffle=True) for path in folders
+    ]
+    mixed = CombinedStreamingDataset(sets, weights=[float(i) for i in range(1, len(sets) + 1)], iterate_over_all=False)
+    loader = StreamingDataLoader(mixed, batch_size=BATCH_SIZE, num_workers=0)
+    return lambda: (batch.long() for batch in loader)
+
+
 def main(what: str, arguments: list[Any]) -> None:
     """One command."""
     if what == "write":
         write(*arguments[:3], int(arguments[3]), arguments[4])
     elif what == "prepare":
         prepare(*arguments[:2], int(arguments[2]))
+    elif what == "mixed":
+        print(clock.tokens_per_second(build_mixed(arguments[0]), float(arguments[2])))
     elif what == "first":
         print(clock.seconds_to_first(lambda: build(arguments[0], int(arguments[1]))))
     else:

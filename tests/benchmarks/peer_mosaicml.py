@@ -1,10 +1,11 @@
 """mosaicml-streaming, used as its quick start shows: MDSWriter, then StreamingDataset under a DataLoader.
 
 python -m tests.benchmarks.peer_mosaicml prepare ROWS_NPY OUTPUT SHARDS     the set that is read
-                                         rate|first SET WORKERS SECONDS
+                                         rate|first|mixed SET WORKERS SECONDS
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ _operators = torch.library.Library("torchvision", "DEF")
 for name in ("nms", "qnms"):
     _operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from streaming import MDSWriter, StreamingDataset  # noqa: E402
+from streaming import MDSWriter, Stream, StreamingDataset  # noqa: E402
 from streaming.base.util import clean_stale_shared_memory  # noqa: E402
 
 BATCH_SIZE = 8
@@ -42,13 +43,24 @@ def build(folder: str, workers: int) -> clock.Epoch:
     return lambda: (batch["tokens"].long() for batch in loader)
 
 
+def build_mixed(folder: str) -> clock.Epoch:
+    """A loader of all sets below a folder, the i-th of weight i."""
+    folders = sorted(Path(folder).iterdir())
+    total = sum(range(1, len(folders) + 1))
+    streams = [Stream(local=str(path), proportion=number / total) for number, path in enumerate(folders, 1)]
+    loader = DataLoader(StreamingDataset(streams=streams, shuffle=True, batch_size=BATCH_SIZE), batch_size=BATCH_SIZE)
+    return lambda: (batch["tokens"].long() for batch in loader)
+
+
 def main(what: str, arguments: list[Any]) -> None:
     """One command."""
     if what == "prepare":
         prepare(*arguments[:2], int(arguments[2]))
         return
     clean_stale_shared_memory()
-    if what == "first":
+    if what == "mixed":
+        print(clock.tokens_per_second(build_mixed(arguments[0]), float(arguments[2])))
+    elif what == "first":
         print(clock.seconds_to_first(lambda: build(arguments[0], int(arguments[1]))))
     else:
         print(clock.tokens_per_second(build(arguments[0], int(arguments[1])), float(arguments[2])))

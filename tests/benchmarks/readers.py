@@ -1,10 +1,11 @@
-"""python -m tests.benchmarks.readers ours|webdataset|numpy rate|first SET WORKERS SECONDS: our own contenders of the reading benchmarks.
+"""python -m tests.benchmarks.readers ours|webdataset|numpy rate|first|mixed SET WORKERS SECONDS: our own contenders.
 
 Each reads int64 batches (8, seq_length), epoch after epoch. Prints tokens a second, or the seconds to the first batch.
 """
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,13 @@ BATCH_SIZE = 8
 def ours(folder: str, workers: int) -> clock.Epoch:
     """ShardLoader."""
     loader = ShardLoader(folder, batch_size=BATCH_SIZE, num_workers=workers, rank=0, world_size=1)
+    return lambda: (batch["input_ids"] for batch in loader)
+
+
+def mixed(folder: str) -> clock.Epoch:
+    """ShardLoader over all sets below a folder, the i-th of weight i."""
+    sets = {path.name: (str(path), number) for number, path in enumerate(sorted(Path(folder).iterdir()), 1)}
+    loader = ShardLoader(sets, batch_size=BATCH_SIZE, rank=0, world_size=1)
     return lambda: (batch["input_ids"] for batch in loader)
 
 
@@ -62,7 +70,9 @@ def main(name: str, what: str, folder: str, workers: str, seconds: str) -> None:
     """Measure one figure."""
     torch.set_num_threads(1)
     build = READERS[name]
-    if what == "first":
+    if what == "mixed":
+        print(clock.tokens_per_second(mixed(folder), float(seconds)))
+    elif what == "first":
         print(clock.seconds_to_first(lambda: build(folder, int(workers))))
     else:
         print(clock.tokens_per_second(build(folder, int(workers)), float(seconds)))

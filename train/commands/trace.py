@@ -11,6 +11,7 @@ from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.format import documents
 from tokentar.shard_writer.format.documents import Piece
 from tokentar.train.data.loader import ShardLoader
+from tokentar.train.data.sources import parse_sources
 from tokentar.train.trace import audit
 from tokentar.train.trace.history import History, read_legs
 from tokentar.train.trace.locate import Locator
@@ -41,9 +42,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument(
-        "--shards", required=True, nargs="+", help="as in training; of a mixture NAME=FOLDER for each source"
-    )
+    parser.add_argument("--shards", required=True, nargs="+", action="extend", help="as in training")
     parser.add_argument(
         "--checkpoint", help="a checkpoint of the job, which tells its order: the last one knows all steps"
     )
@@ -79,8 +78,7 @@ def _loader(shards: Sequence[str], state: Mapping[str, Any]) -> ShardLoader:
     settings: dict[str, Any] = {"batch_size": 1, "seed": state["seed"], "rank": 0, "world_size": 1, "num_workers": 0}
     if state["order"] == "mixture":
         weights = state["stages"][-1]["weights"]
-        named = dict(_named(each) for each in shards)
-        sources = {name: (place, weights.get(name, 0.0)) for name, place in named.items()}
+        sources = {name: (place, weights.get(name, 0.0)) for name, (place, _) in parse_sources(shards).items()}
         loader = ShardLoader(sources, streams=state["streams"], **settings)
     elif len(shards) == 1:
         loader = ShardLoader(shards[0], order=state["order"], streams=state["streams"], **settings)
@@ -88,13 +86,6 @@ def _loader(shards: Sequence[str], state: Mapping[str, Any]) -> ShardLoader:
         raise SettingError(f"shards: {len(shards)} sets, but the job read one")
     loader.load_state_dict(dict(state))
     return loader
-
-
-def _named(source: str) -> tuple[str, str]:
-    name, equals, place = source.partition("=")
-    if not equals:
-        raise SettingError(f"shards: {source!r}, needed: NAME=FOLDER, as the job mixed several sets")
-    return name, place
 
 
 def _job(arguments: argparse.Namespace) -> tuple[ShardLoader, History]:
@@ -139,7 +130,7 @@ def _sequences(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def _any_order(shards: Sequence[str]) -> ShardLoader:
     """A loader of the sets that are named, in any order: only what is in them matters."""
     is_set = len(shards) == 1 and "=" not in shards[0]
-    sets: Any = shards[0] if is_set else {name: (place, 1.0) for name, place in map(_named, shards)}
+    sets: Any = shards[0] if is_set else parse_sources(shards)
     return ShardLoader(sets, batch_size=1, rank=0, world_size=1)
 
 

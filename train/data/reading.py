@@ -18,12 +18,11 @@ from tokentar.train.data.access import Access
 from tokentar.train.data.dataset import Block, MixedRows, Part, ShardRows, Span
 from tokentar.train.data.shard_pool import ShardPool
 from tokentar.train.data.skip_list import SkipList
-from tokentar.train.data.sources import Sources, WeightsFrom, going_on, read_history
+from tokentar.train.data.sources import Sources, WeightsFrom, going_on, mixed_order, read_history
 from tokentar.train.distributed.world import World
 from tokentar.train.order import reading_order
-from tokentar.train.order.mixture import MixedOrder, Mixture, Stage
+from tokentar.train.order.mixture import MixedOrder
 from tokentar.train.order.reading_order import Order
-from tokentar.train.order.streams import default_streams
 from tokentar.train.order.units import Ints
 
 State = dict[str, Any]
@@ -63,6 +62,11 @@ class SetReading:
         return self.manifest.info
 
     @property
+    def by_name(self) -> dict[str, Manifest]:
+        """The sets by their names in a mixture; that of one set is ""."""
+        return {"": self.manifest}
+
+    @property
     def manifests(self) -> list[Manifest]:
         """The sets that are read."""
         return [self.manifest]
@@ -99,7 +103,6 @@ class SetReading:
 class MixtureReading:
     """Several sets; sequences are numbered through, source by source."""
 
-    names: tuple[str, ...]  # sorted; also those of sources that are in the history only
     sources: Sources
     order: MixedOrder
     named_pools: dict[str, ShardPool]
@@ -117,23 +120,18 @@ class MixtureReading:
         skip_list: SkipList,
     ) -> "MixtureReading":
         """stages: the weights that held and will hold. Raises SettingError for what cannot be dealt to `world`."""
-        names = tuple(sorted({*sources.manifests, *(name for stage in stages for name in stage.weights)}))
-        rows = {name: manifest.num_sequences for name, manifest in sources.manifests.items()}
-        smallest = min(int(sizes.sum()) for sizes in rows.values())
-        streams = streams or default_streams(smallest, world.readers)
-        orders = {
-            name: reading_order.build(sizes, seed=seed, readers=world.readers, streams=streams, kind="repeat")
-            for name, sizes in rows.items()
-        }
-        weights = (Stage(each.start, tuple(each.weights.get(name, 0.0) for name in names)) for each in stages)
-        mixture = Mixture(tuple(weights), streams, seed)
-        each = streams // world.readers
+        order = mixed_order(sources, stages, seed=seed, readers=world.readers, streams=streams)
+        each, count = order.streams // world.readers, len(sources.manifests)
         pools = {
-            name: replace(ShardPool.of(manifest, access, world, each, sharing=len(rows)), skipped=skip_list.of(name))
+            name: replace(ShardPool.of(manifest, access, world, each, sharing=count), skipped=skip_list.of(name))
             for name, manifest in sources.manifests.items()
         }
-        order = MixedOrder(tuple(orders.get(name) for name in names), mixture, sources.stops)
-        return cls(names, sources, order, pools)
+        return cls(sources, order, pools)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all sources, sorted; also of those that are in the history only."""
+        return self.order.names
 
     @property
     def info(self) -> DatasetInfo:
@@ -141,9 +139,14 @@ class MixtureReading:
         return self.manifests[0].info
 
     @property
+    def by_name(self) -> dict[str, Manifest]:
+        """The sets by their names."""
+        return self.sources.manifests
+
+    @property
     def manifests(self) -> list[Manifest]:
         """The sets that are read."""
-        return list(self.sources.manifests.values())
+        return list(self.by_name.values())
 
     def identity(self, streams: int | None) -> State:
         """What must be the same for a position to be that of this order."""

@@ -3,12 +3,16 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from tokentar.shard_writer.errors import SetError, SettingError
 from tokentar.shard_writer.format.manifest import Manifest
 from tokentar.train.data.shard_patterns import Shards, select_shards
+from tokentar.train.order import reading_order
+from tokentar.train.order.mixture import MixedOrder, Mixture, Stage
 from tokentar.train.order.schedule import whole_shares
+from tokentar.train.order.streams import default_streams
 
 STOPPING_STRATEGIES = ("never", "first_exhausted")
 _NAME = re.compile(r"[\w.-]+")
@@ -84,12 +88,56 @@ def going_on(past: Sequence[WeightsFrom], position: int, wanted: Sequence[Weight
     return [*held, *(each for each in wanted if each.start > position)]
 
 
+def mixed_order(
+    sources: Sources, stages: Sequence[WeightsFrom], *, seed: int, readers: int, streams: int | None
+) -> MixedOrder:
+    """The order of a mixture for so many ranks × workers. stages: the weights that held and will hold.
+
+    Raises SettingError for what cannot be dealt to them.
+    """
+    names = tuple(sorted({*sources.manifests, *(name for stage in stages for name in stage.weights)}))
+    rows = {name: manifest.num_sequences for name, manifest in sources.manifests.items()}
+    streams = streams or default_streams(min(int(sizes.sum()) for sizes in rows.values()), readers)
+    orders = {
+        name: reading_order.build(sizes, seed=seed, readers=readers, streams=streams, kind="repeat")
+        for name, sizes in rows.items()
+    }
+    weights = (Stage(each.start, tuple(each.weights.get(name, 0.0) for name in names)) for each in stages)
+    mixture = Mixture(tuple(weights), streams, seed)
+    return MixedOrder(names, tuple(orders.get(name) for name in names), mixture, sources.stops)
+
+
 def read_history(stages: Any) -> list[WeightsFrom]:
     """The stages of a state. Raises SetError when they are damaged."""
     try:
         return [WeightsFrom(int(each["start"]), {k: float(v) for k, v in each["weights"].items()}) for each in stages]
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise SetError(f"cannot go on: stages of the state are {stages!r} ({error}); it is damaged") from None
+
+
+def parse_sources(words: Sequence[str]) -> dict[str, tuple[str, float]]:
+    """What --shards names more than one set by: PLACE=WEIGHT, or NAME=PLACE=WEIGHT; a weight that is left out is 1.
+
+    The name of a source is, where none is given, the last part of its place. Raises SettingError for two of one name.
+    """
+    found: dict[str, tuple[str, float]] = {}
+    for word in words:
+        rest, weight = _weight(word)
+        name, equals, place = rest.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            name, place = PurePath(rest).name, rest
+        if name in found:
+            raise SettingError(f"shards: two sources are named {name!r}; name them: NAME=PLACE=WEIGHT")
+        found[name] = place, weight
+    return found
+
+
+def _weight(word: str) -> tuple[str, float]:
+    rest, equals, last = word.rpartition("=")
+    try:
+        return (rest, float(last)) if equals else (word, 1.0)
+    except ValueError:
+        return word, 1.0
 
 
 def _shares(weights: Weights) -> dict[str, int]:

@@ -158,10 +158,11 @@ class Mixture:
 class MixedOrder:
     """A mixture of the orders of its sources: what Order is to one set.
 
-    orders: that of each source, of kind "repeat"; None of one that is not read any more. stops: whether the run ends where
-    the first source would begin its second epoch; else each source begins its next one.
+    names, orders: of each source, sorted by name, its order of kind "repeat"; None of one that is not read any more.
+    stops: whether the run ends where the first source would begin its second epoch; else each source begins its next one.
     """
 
+    names: tuple[str, ...]
     orders: tuple[Order | None, ...]
     mixture: Mixture
     stops: bool = False

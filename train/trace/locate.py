@@ -43,9 +43,7 @@ class Locator:
         self._reading = reading
         mixture = reading.order.mixture if isinstance(reading, MixtureReading) else None
         self._mixture, self._names = mixture, reading.names if isinstance(reading, MixtureReading) else ("",)
-        self.manifests: dict[str, Manifest] = (
-            reading.sources.manifests if isinstance(reading, MixtureReading) else {"": reading.manifest}
-        )
+        self.manifests = reading.by_name
 
     def sequences(self, epoch: int, samples: range) -> list[Sequence]:
         """The sequence of each sample of an epoch or, in an order without end, of the job."""

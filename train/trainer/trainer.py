@@ -160,7 +160,7 @@ class ShardTrainer(Trainer):
         if self._max_tokens is not None:
             self.args.max_steps = self._resumed_step + self._steps_left(self._max_tokens)
         if self.is_world_process_zero():
-            for line in describe(self.manifest, loader.order, loader.plan, loader.world):
+            for line in describe(loader.reading.by_name, loader.order, loader.plan, loader.world):
                 _log.info(line)
             if folder is not None:
                 place = (self._resumed_step, loader.epoch, loader.position)

@@ -91,7 +91,7 @@ def test_each_number_of_streams_that_is_proposed_keeps_shards_whole(tmp_path: Pa
     manifest = of_rows(write_marked(tmp_path / "set", 1, 1), [5000] * shards)
     world, too_many = World(0, readers), lcm(readers, 192 * shards)
     order = build(manifest.num_sequences, seed=0, readers=readers, streams=too_many)
-    notice = " ".join(describe(manifest, order, Plan.of(order, world, 1, None), world))
+    notice = " ".join(describe({"": manifest}, order, Plan.of(order, world, 1, None), world))
     assert f"{shards} shards are cut into" in notice
     proposed = [int(n) for n in re.findall(r"\d+", (re.findall(r"set --streams to ([\d or]+);?", notice) or [""])[0])]
     assert proposed == [n for n in range(1, shards + 1) if shards % n == n % readers == 0][-5:]
@@ -106,7 +106,7 @@ def test_each_number_of_streams_that_is_proposed_keeps_shards_whole(tmp_path: Pa
 def test_shards_that_differ_in_length_are_only_kept_whole_by_writing_them_again(tmp_path: Path) -> None:
     manifest = write_marked(tmp_path / "set", 4, [5, 40, 7, 8])
     order = build(manifest.num_sequences, seed=0, readers=1, streams=4)
-    notice = " ".join(describe(manifest, order, Plan.of(order, World(), 1, None), World()))
+    notice = " ".join(describe({"": manifest}, order, Plan.of(order, World(), 1, None), World()))
     assert "reshard` the set, whose shards differ in length, to a multiple of 4 shards" in notice
     assert "--streams" not in notice
 
@@ -242,3 +242,38 @@ def test_the_plan_imports_no_torch(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.splitlines()[-1] == "0 False"
     assert "steps an epoch" in ended.stdout
+
+
+def test_the_plan_of_a_mixture_tells_each_source_and_what_is_read_of_it(
+    marked: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1,536 tokens are 192 sequences of 8, so 24 steps of 8: 144 and 48 of sets of 240 and 44, whose epochs have 240 and 40."""
+    marked(12, 20, "web")
+    root = marked(4, 11, "code").folder.parent
+    flags = ["--streams", "8", "--max_tokens", "1536", "--per_device_train_batch_size", "8"]
+    assert main(["--shards", f"{root}/web=3", f"{root}/code=1", *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:5] == [
+        "mixture of 2 sources × 8 tokens; seed 0, 8 streams",
+        f"source code: {root}/code: 44 sequences in 4 shards; left out of each epoch, another choice each time: 4",
+        f"source web: {root}/web: 240 sequences in 12 shards; left out of each epoch, another choice each time: 0",
+        "global batch 8 = 1 ranks × 8 × 1 accumulated; a source that ends begins its next epoch",
+        "steps 1 to 24: code 25.00% (weight 1) = 48 sequences, 384 tokens, 1.20 epochs; "
+        "web 75.00% (weight 3) = 144 sequences, 1,152 tokens, 0.60 epochs",
+    ]
+    assert lines[-1] == "1,536 tokens: 24 steps"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--order", "repeat"], "order: repeat, needed: none, as several sets are mixed"),
+        (["--streams", "41"], "40 sequences for 41 streams"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused(
+    marked: Callable[..., Manifest], flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [str(marked(4, rows, name).folder) for name, rows in (("a", 10), ("b", 20))]
+    assert main(["--shards", *sets, *flags]) == 1
+    assert message in capsys.readouterr().err
