@@ -80,6 +80,8 @@ def _write_again(root: Path, info: DatasetInfo, folder: Path, workers: int | Non
             manifest = _write(info, writing, folder, append=number > 0, workers=workers)
     except TokentarError as error:
         raise SetError(f"{cannot}{error}") from error
+    except KeyError as error:
+        raise SetError(f"{cannot}dataset.json has no {error}; write the set again") from None
     return manifest
 
 
