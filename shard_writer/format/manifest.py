@@ -44,6 +44,10 @@ class ShardEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     docs_bytes: Count | None = None  # the same of the provenance beside it, if there is one
     docs_xxh3: str | None = None
 
+    def __post_init__(self) -> None:
+        if (self.docs_bytes is None) != (self.docs_xxh3 is None):
+            raise ValueError("docs_bytes and docs_xxh3 belong together, one is missing")
+
     @property
     def file_name(self) -> str:
         """The shard's file name in its folder."""

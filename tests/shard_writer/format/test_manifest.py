@@ -168,8 +168,8 @@ def test_a_wrong_value_in_place_of_any_number_is_refused_with_file_and_key(name:
             key = next(part for part in reversed(place) if isinstance(part, str))
             with pytest.raises(SetError) as caught:
                 open_shards(appended)
-            named = key in str(caught.value) or f"{place[-2:][0]}[...]" in str(caught.value)
-            assert named and name in str(caught.value), (place, wrong, str(caught.value))
+            assert name in str(caught.value)
+            assert key in str(caught.value) or f"{place[-2:][0]}[...]" in str(caught.value), (place, wrong)
     finally:
         path.write_text(before)
     assert open_shards(appended).info.totals.documents == 40
