@@ -32,7 +32,7 @@ def load_transformers_without_torch() -> None:
     transformers looks for it once; what else wants it later still finds it.
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # or it says that it has no models
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or "transformers" in sys.modules:  # the latter knows by now whether there is torch
         return
     sys.modules["torch"] = None  # type: ignore[assignment]  # as if it were not installed
     try:

@@ -38,14 +38,15 @@ class Bucket:
 
     root: str
     patience: Patience = field(default_factory=Patience)
+    query: str = field(default="", repr=False)  # of a signed link: a secret, which is sent and never shown
 
     @cached_property
     def client(self) -> Client:
         """Made when it is first needed, in the process that needs it: clients do not survive a fork."""
-        return connect(self.root, self.patience)
+        return connect(self.root, self.patience, self.query)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Bucket, (self.root, self.patience)
+        return Bucket, (self.root, self.patience, self.query)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ class Url:
     def files(self) -> list[tuple["Url", Stat]]:
         """The objects below this place, sorted by name. Raises StoreError."""
         prefix = f"{self.key}/" if self.key else ""
-        found = self._persist(lambda: list(self.bucket.client.list(prefix)))
+        web = "; where a web server lists no folders, name each file by its own URL"
+        way_out = web if self.bucket.root.startswith("http") else ""
+        found = self._persist(lambda: list(self.bucket.client.list(prefix)), way_out)
         return sorted(((Url(self.bucket, key), stat) for key, stat in found), key=lambda pair: pair[0].key)
 
     def names(self) -> list[str]:
@@ -193,6 +196,8 @@ class Url:
                 why = client.reason(error)
                 if client.is_refused(error):
                     raise StoreError(f"{self}: access refused: {why}; {self._credentials}{way_out}") from None
+                if client.is_final(error):
+                    raise StoreError(f"{self}: {why}{way_out or '; check the URL'}") from None
                 pause = next(pauses, None)
                 if pause is None:
                     attempts = self.bucket.patience.attempts
@@ -210,7 +215,7 @@ class Url:
     @property
     def _credentials(self) -> str:
         """What to look at when access is refused."""
-        return _CREDENTIALS.get(self.bucket.root.partition("://")[0], "is it public?")
+        return _CREDENTIALS.get(self.bucket.root.partition("://")[0], "is it public, or has the link expired?")
 
 
 class WrongBytes(Exception):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokentar.shard_writer.inputs.json_lines import CompressedJsonLines
-from tokentar.shard_writer.inputs.planning import Source
+from tokentar.shard_writer.inputs.source import Source
 from tokentar.shard_writer.packing import layout
 from tokentar.shard_writer.writing.spool import DOCUMENT
 from tokentar.shard_writer.writing.tokenize_step import PART_BYTES

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from tokentar.shard_writer.engines.local import Engine
 from tokentar.shard_writer.format.manifest import ShardEntry
-from tokentar.shard_writer.inputs.planning import Source, Task
+from tokentar.shard_writer.inputs.source import Source, Task
 from tokentar.shard_writer.storage import files
 from tokentar.shard_writer.writing import spool
 from tokentar.shard_writer.writing.shard_step import NewShard

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentar.shard_writer.inputs.documents import Bad
-from tokentar.shard_writer.inputs.planning import Task
+from tokentar.shard_writer.inputs.source import Task
 from tokentar.shard_writer.packing import layout, ragged, random_order
 from tokentar.shard_writer.packing.ragged import TokenIds
 from tokentar.shard_writer.tokenizing.encoder import DocumentEncoder

@@ -24,7 +24,7 @@ from tokentar.shard_writer.format.dataset_info import VERSION, DatasetInfo, Tota
 from tokentar.shard_writer.format.manifest import Manifest, first_numbers
 from tokentar.shard_writer.format.shards import RowFormat
 from tokentar.shard_writer.inputs import planning
-from tokentar.shard_writer.inputs.planning import Source
+from tokentar.shard_writer.inputs.source import Source
 from tokentar.shard_writer.packing import layout
 from tokentar.shard_writer.storage import files, places
 from tokentar.shard_writer.storage.urls import Url
