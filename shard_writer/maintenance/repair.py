@@ -101,6 +101,7 @@ def _write(info: DatasetInfo, writing: dict[str, Any], folder: Path, *, append: 
         seq_length=info.seq_length,
         seed=writing["seed"],
         append=append,
+        overwrite=True,  # also where the same was appended twice
         workers=workers,
         **settings,
     )

@@ -48,7 +48,7 @@ class Stat:
 
     size: int
     tag: str | None = None  # ETag or the like: changes with the content
-    changed_ns: int | None = None  # since 1970, rounded up to a second; None when the store does not say
+    changed_ns: int | None = None  # since 1970, in whole seconds; None when the store does not say
 
 
 class Client(Protocol):

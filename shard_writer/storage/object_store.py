@@ -113,7 +113,7 @@ class ObjectStore:
 
 def _as_stat(meta: Any) -> Stat:
     seconds = int(meta["last_modified"].timestamp())  # 0 where a web server does not say
-    return Stat(meta["size"], meta["e_tag"], (seconds + 1) * 1_000_000_000 if seconds else None)
+    return Stat(meta["size"], meta["e_tag"], seconds * 1_000_000_000 or None)
 
 
 def _aws_session() -> Any:
