@@ -2,7 +2,7 @@
 
 A reader is a small frozen value that travels to a worker; `read` yields batches of texts, each about BATCH_BYTES. What
 cannot be a document goes to `Bad`, which either stops the run with file and line or counts it by reason. Null and empty
-texts are always counted and passed over. Readers: json_lines.py, tables.py, text_files.py.
+texts are always counted and passed over. readers.py names the readers.
 """
 
 import logging
@@ -68,24 +68,6 @@ class Reader(Protocol):
 
     def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """The documents in order, in batches that cover all rows of the part."""
-
-
-def missing_column(column: str, present: Sequence[str], where: str) -> InputError:
-    """The error for an input without the column that was asked for."""
-    return InputError(
-        f"{where}: no column {column!r}; there are {sorted(present)}; name the right one with --text_column"
-    )
-
-
-def one_column(column: str, present: Sequence[str], where: str) -> int:
-    """The number of a column. Raises InputError when it is not there once and only once."""
-    if present.count(column) > 1:
-        raise InputError(
-            f"{where}: {present.count(column)} columns are named {column!r}, one wanted; rename the others"
-        )
-    if column not in present:
-        raise missing_column(column, present, where)
-    return present.index(column)
 
 
 def clean(values: Sequence[Any], bad: Bad, place: Place, *, valid: bool = False) -> Batch:

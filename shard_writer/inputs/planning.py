@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from tokentar.shard_writer.errors import InputError
-from tokentar.shard_writer.inputs import compression, documents, objects
+from tokentar.shard_writer.inputs import columns, compression, objects
 from tokentar.shard_writer.inputs.documents import Reader
 from tokentar.shard_writer.inputs.readers import _LARGEST_TASK, _SMALLEST_TASK, _dataset_readers, file_readers
 from tokentar.shard_writer.inputs.rows import Values
@@ -104,9 +104,10 @@ def _row_tasks(name: str, rows: Iterable[Mapping[str, Any]], text_column: str) -
             raise InputError(
                 f"row {number} of the input: {type(row).__name__} {row!r:.60}, needed: a mapping with a key {text_column!r}"
             )
-        if text_column not in row:
-            raise documents.missing_column(text_column, list(row), f"row {number} of the data set")
-        values.append(row[text_column])
+        try:
+            values.append(columns.value_at(row, text_column))
+        except (KeyError, TypeError):
+            raise columns.missing_value(row, text_column, f"row {number} of the data set") from None
         chars += len(values[-1]) if isinstance(values[-1], str) else 1
         if chars >= _ROWS_CHARS:
             yield Task(index, Values(name, values, first, chars))
