@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from tokentar.shard_writer.errors import InputError
-from tokentar.shard_writer.inputs import columns, compression, objects
+from tokentar.shard_writer.inputs import columns, compression, libraries, objects
 from tokentar.shard_writer.inputs.documents import Reader
 from tokentar.shard_writer.inputs.readers import _LARGEST_TASK, _SMALLEST_TASK, _dataset_readers, file_readers
 from tokentar.shard_writer.inputs.rows import Values
@@ -134,13 +134,13 @@ def _load_dataset(name: str, config: str | None, split: str) -> Any:
             f"input {places.without_query(name)!r}: no such file or folder; check the path, or give a glob or the name of a data set"
         )
     try:
-        if _is_saved_dataset(name):
-            return datasets.load_from_disk(name)
-        return datasets.load_dataset(name, config, split=split, streaming=True)
+        with libraries.silent():
+            if _is_saved_dataset(name):
+                return datasets.load_from_disk(name)
+            return datasets.load_dataset(name, config, split=split, streaming=True)
     except Exception as error:  # `datasets` and the hub raise many types
-        raise InputError(
-            f"input {name!r}: no such file, and `datasets` cannot load it: {type(error).__name__}: {error}"
-        ) from error
+        what = "" if os.path.exists(name) else "no such file, and "
+        raise InputError(f"input {name!r}: {what}`datasets` cannot load it: {libraries.one_line(error)}") from error
 
 
 def _of_dict(name: str, split: str) -> str:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from tokentar.shard_writer.errors import InputError
-from tokentar.shard_writer.inputs import columns, compression, json_lines
+from tokentar.shard_writer.inputs import columns, compression, json_lines, libraries
 from tokentar.shard_writer.inputs.csv_files import CsvRows
 from tokentar.shard_writer.inputs.documents import Reader
 from tokentar.shard_writer.inputs.parquet import ParquetGroups, is_text, type_of
@@ -85,9 +85,10 @@ def _load_arrow(path: str) -> Any:
     import datasets
 
     try:
-        return datasets.load_dataset("arrow", data_files=path, split="train", streaming=True)
+        with libraries.silent():
+            return datasets.load_dataset("arrow", data_files=path, split="train", streaming=True)
     except Exception as error:  # `datasets` raises many types
-        raise InputError(f"{path}: cannot be read as Arrow: {type(error).__name__}: {error}") from error
+        raise InputError(f"{path}: cannot be read as Arrow: {libraries.one_line(error)}") from error
 
 
 def _dataset_readers(name: str, dataset: Any, text_column: str) -> list[Reader]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from tokentar.shard_writer.errors import InputError, TokentarError
-from tokentar.shard_writer.inputs import columns, documents
+from tokentar.shard_writer.inputs import columns, documents, libraries
 from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
 
 
@@ -39,14 +39,15 @@ class DatasetRows:
         if top in (rows.column_names or ()):
             rows = rows.select_columns([top])
         try:
-            for batch in rows.iter(batch_size=1000):
-                values = _values(batch, column, partial(_row, place, first))
-                yield documents.clean(values, bad, partial(_row, place, first))
-                first += len(values)
+            with libraries.silent():
+                for batch in rows.iter(batch_size=1000):
+                    values = _values(batch, column, partial(_row, place, first))
+                    yield documents.clean(values, bad, partial(_row, place, first))
+                    first += len(values)
         except TokentarError:
             raise
         except Exception as error:  # `datasets` and what it reads with raise many types
-            raise InputError(f"{place}{first} or behind: cannot be read: {type(error).__name__}: {error}") from error
+            raise InputError(f"{place}{first} or behind: cannot be read: {libraries.one_line(error)}") from error
 
 
 def _values(batch: Mapping[str, Any], column: str, place: Place) -> Sequence[Any]:
