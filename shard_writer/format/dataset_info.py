@@ -54,7 +54,7 @@ class Totals:
 
 
 class Source(TypedDict, total=False):
-    """Where the documents of a writing came from; `bytes` is None where nobody knows."""
+    """Where the documents of a writing came from; `bytes` is None where it is not known."""
 
     input: list[str]
     in_memory: bool

@@ -82,7 +82,12 @@ def readers(kind: str, found: list[tuple[Url, int]], task_bytes: int, text_colum
 
 @dataclass(frozen=True)
 class Stored:
-    """Objects of one format that one worker reads. The queries of signed links travel with it and get into no file."""
+    """Objects of one format that one worker reads.
+
+    The query of a signed link is part of this task and in memory only: sent to the worker process or, with Ray, to the
+    node among the arguments of the task, which Ray keeps in the memory of the cluster and logs nowhere. A list of links
+    beyond 100 kB in one task is an object of Ray's store, which Ray may spill to the disk of a node when memory is short.
+    """
 
     first_place: ClassVar[int] = 0
     kind: str

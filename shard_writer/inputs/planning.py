@@ -1,4 +1,4 @@
-"""plan: from what the user names to a fixed list of tasks, cut by size and never by worker count (G2).
+"""From what the user names to a fixed list of tasks, cut by size and never by the number of workers (G2).
 
 Task number and place within the task number the documents, so the same input gives the same tasks on any machine.
 """

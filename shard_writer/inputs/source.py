@@ -24,7 +24,7 @@ class Source:
     """The planned input."""
 
     tasks: Iterable[Task]  # lazy for iterables
-    size: int | None  # bytes of input; None when nobody knows before reading
+    size: int | None  # bytes of input; None when it is not known before reading
     identity: list[list[Any]] | None  # what must be the same for a rerun to go on; None: cannot go on
     names: list[str]  # for dataset.json; a signed link is there without its query
     files: tuple[str | Url, ...] = ()

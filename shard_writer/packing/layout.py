@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHARD_BYTES, _SMALL_SHARD_BYTES = 64 << 20, 4 << 20
-_DIVISIBLE = 192  # 64 × 3: most numbers of ranks and workers divide it, see train/order.py
+_DIVISIBLE = 192  # 64 × 3: most numbers of ranks and workers divide it, see train/order/units.py
 _FEWEST_SHARDS = 24
 _CELL_BYTES = 4 << 20
 _MOST_CELLS = 4096

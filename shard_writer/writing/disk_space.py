@@ -58,7 +58,7 @@ class HeadRoom:
 
 
 def estimate(source: Source, token_bytes: int, num_shards: int | None) -> HeadRoom | None:
-    """The estimate for a planned input, compressed files counted fourfold; None when nobody knows its size."""
+    """The estimate for a planned input, compressed files counted fourfold; None when its size is not known."""
     if source.size is None:
         return None
     tasks = list(source.tasks)

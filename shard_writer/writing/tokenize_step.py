@@ -1,4 +1,4 @@
-"""map: from a task to spool parts. A function of its argument and of files that nobody changes (G2)."""
+"""Tokenize a task of the input into the spool. What it writes depends on the task and its files, on nothing else (G2)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tokentar.shard_writer.writing.spool import DOCUMENT, Part, TaskRecord
 
 # ids of a part, and up to a batch more: what a task holds in memory, and again while it is put in order
 PART_BYTES = 32 << 20
-_ORDER, _SPLIT = 1, 2  # purposes of random numbers, so that none is used twice; 3 is in reduce.py
+_ORDER, _SPLIT = 1, 2  # purposes of random numbers, so that none is used twice; 3 is in shard_step.py
 _encoder: DocumentEncoder  # of this process
 
 

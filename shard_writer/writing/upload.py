@@ -122,7 +122,7 @@ def _upload(manifest: Manifest, target: Url, overwrite: bool) -> None:
 
 @contextmanager
 def local_copy(source: str | os.PathLike[str] | Url) -> Iterator[Path]:
-    """The folder of a set; of one in a store, a copy that is there for the while."""
+    """The folder of a set; of one in a store, a temporary copy."""
     manifest = open_shards(source)
     if isinstance(manifest.root, Path):
         yield manifest.root

@@ -1,4 +1,4 @@
-"""plan → map → barrier → reduce → publish: from documents to a finished set.
+"""From documents to a finished set: plan the input, tokenize it, assign tokens to shards, write the shards, publish.
 
 tokenize_step.py and shard_step.py are what the workers do, assignment.py is the arithmetic between them, output.py the
 folder, append.py and complete.py what is there already; this file is their order.
