@@ -22,7 +22,6 @@ from tokentar.shard_writer.format.dataset_info import (
     DATASET_FILE,
     Count,
     DatasetInfo,
-    Positive,
     place_and_fault,
     read_info,
 )
@@ -38,7 +37,7 @@ class ShardEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     shard: str  # name without .tar
     split: str
-    num_sequences: Positive
+    num_sequences: Count
     bytes: Count  # size of the file
     xxh3: str  # XXH3-64 of the file, 16 hexadecimal digits
     docs_bytes: Count | None = None  # the same of the provenance beside it, if there is one
