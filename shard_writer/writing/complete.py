@@ -70,9 +70,11 @@ def is_older(change_ns: int | None, root: Path | Url, shards: Sequence[ShardEntr
 def _made(root: Path | Url, names: Mapping[str, int]) -> Iterator[tuple[str, tuple[int, int | None]]]:
     """Size and time of making of those of some files that are there."""
     if isinstance(root, Url):
+        published_ns = (root / DATASET_FILE).stat().changed_ns  # where listings tell no times
         for url, stat in root.files():
+            changed_ns = stat.changed_ns or published_ns
             if url.name in names:
-                yield url.name, (stat.size, stat.changed_ns and stat.changed_ns + _SECOND)
+                yield url.name, (stat.size, changed_ns and changed_ns + _SECOND)
         return
     for name in names:
         if os.path.exists(root / name):
