@@ -151,7 +151,7 @@ class _Appended(TypedDict):
     seed: int
     splits: dict[str, Totals]
     skipped: dict[str, Count]
-    shards: Count | None
+    shards: Count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,7 @@ def without_limits(path: tuple[Any, ...], value: Any) -> bool:
         return type(value) is int
     if path[-1] == "validation_fraction":
         return type(value) in (int, float)
-    return value is None and path[-1] in ("bytes", "num_shards", "shards")
+    return value is None and (path[-1] == "num_shards" or path == ("shards",) or path[-2:] == ("source", "bytes"))
 
 
 @pytest.fixture(scope="module")
