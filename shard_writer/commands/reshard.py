@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from tokentar.shard_writer.commands.summary import summary
-from tokentar.shard_writer.maintenance.reshard import reshard
+from tokentar.shard_writer.maintenance.reshard import reshard_or_find
 
 
 def main(prog: str, argv: Sequence[str]) -> int:
@@ -20,6 +20,6 @@ def main(prog: str, argv: Sequence[str]) -> int:
     parser.add_argument("--spool_dir", help="as with write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
-    manifest = reshard(**vars(arguments))
-    print(summary(manifest, time.monotonic() - start))
+    manifest, is_new = reshard_or_find(**vars(arguments))
+    print(summary(manifest, time.monotonic() - start if is_new else None))
     return 0

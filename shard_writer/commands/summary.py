@@ -3,8 +3,8 @@
 from tokentar.shard_writer.format.manifest import Manifest
 
 
-def summary(manifest: Manifest, seconds: float) -> str:
-    """What a set holds and how fast it was written, in a few lines."""
+def summary(manifest: Manifest, seconds: float | None) -> str:
+    """What a set holds and how fast it was written, in a few lines; seconds: None where there was nothing to do."""
     lines = []
     for split, totals in manifest.info.splits.items():
         shards = manifest.split(split).shards
@@ -14,5 +14,6 @@ def summary(manifest: Manifest, seconds: float) -> str:
         )
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in manifest.info.skipped.items())
     lines.append(f"skipped: {skipped or 'nothing'}")
-    lines.append(f"{manifest.root}: done in {seconds:.1f} s, {manifest.info.totals.tokens / seconds:,.0f} tokens/s")
+    speed = f"done in {seconds:.1f} s, {manifest.info.totals.tokens / seconds:,.0f} tokens/s" if seconds else ""
+    lines.append(f"{manifest.root}: {speed or 'complete already, nothing to write'}")
     return "\n".join(lines)

@@ -19,10 +19,10 @@ def main(prog: str, argv: Sequence[str]) -> int:
     if arguments.engine == "local" and arguments.num_workers:
         local.begin()  # it imports what workers need while this process imports the rest
     load_transformers_without_torch()
-    from tokentar.shard_writer.writing.write import write_shards
+    from tokentar.shard_writer.writing.write import write_or_find
 
-    manifest = write_shards(**{field.name: getattr(arguments, field.name) for field in fields(arguments)})
-    print(summary(manifest, time.monotonic() - start))
+    manifest, is_new = write_or_find(**{field.name: getattr(arguments, field.name) for field in fields(arguments)})
+    print(summary(manifest, time.monotonic() - start if is_new else None))
     return 0
 
 
@@ -32,7 +32,7 @@ def load_transformers_without_torch() -> None:
     transformers looks for it once; what else wants it later still finds it.
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # or it says that it has no models
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or "transformers" in sys.modules:  # the latter knows by now whether there is torch
         return
     sys.modules["torch"] = None  # type: ignore[assignment]  # as if it were not installed
     try:

@@ -1,12 +1,15 @@
 """dataset.json: how a set was made and what is in it. It is written last: without it there is no set (G3)."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
+import msgspec
 import numpy as np
+from msgspec import Meta, ValidationError
 
 from tokentar.shard_writer.errors import SetError
 from tokentar.shard_writer.format.shards import RowFormat
@@ -15,6 +18,10 @@ from tokentar.shard_writer.storage.urls import Url
 FORMAT = "tokentar"
 VERSION = 1
 DATASET_FILE = "dataset.json"
+_MOST = (1 << 63) - 1  # of an int64
+Count = Annotated[int, Meta(ge=0, le=_MOST)]
+Positive = Annotated[int, Meta(ge=1, le=_MOST)]
+Length = Annotated[int, Meta(ge=1, lt=1 << 32)]  # a tar member holds 8 GiB at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,20 +29,20 @@ class TokenizerInfo:
     """The tokenizer that made a set."""
 
     name: str
-    fingerprint: str  # of vocabulary and behaviour, see tokens.py
-    vocab_length: int  # len(tokenizer): added tokens count
-    eos_token_id: int
+    fingerprint: str  # of vocabulary and behaviour, see tokenizing/spec.py
+    vocab_length: Positive  # len(tokenizer): added tokens count
+    eos_token_id: Count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
     """What went in and came out of one split: tokens = sequences × seq_length + tail - padding."""
 
-    documents: int
-    tokens: int
-    sequences: int
-    tail: int
-    padding: int = 0  # ids that fill up rows, with the packing best_fit
+    documents: Count
+    tokens: Count
+    sequences: Count
+    tail: Count
+    padding: Count = 0  # ids that fill up rows, with the packing best_fit
 
     @classmethod
     def none(cls) -> "Totals":
@@ -46,21 +53,49 @@ class Totals:
         return Totals(**{key: value + getattr(other, key) for key, value in asdict(self).items()})
 
 
+class Source(TypedDict, total=False):
+    """Where the documents of a writing came from; `bytes` is None where it is not known."""
+
+    input: list[str]
+    in_memory: bool
+    bytes: Count | None
+
+
+class Settings(TypedDict, total=False):
+    """The flags of a writing, and the ids around each document; sets of older versions lack some."""
+
+    text_column: str
+    input_format: str
+    dataset_config: str | None
+    dataset_split: str
+    eos_token: str | None
+    add_bos: bool | None
+    name: str
+    num_shards: Positive | None
+    shuffle: bool
+    packing: Literal["wrap", "best_fit"]
+    validation_fraction: float
+    bad_documents: Literal["error", "skip"]
+    provenance: bool
+    prefix_ids: list[Count]
+    suffix_ids: list[Count]
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
     """dataset.json: how the set was made and what is in it."""
 
     format: str = FORMAT
     version: int = VERSION
-    seq_length: int
-    dtype: str
+    seq_length: Length
+    dtype: Annotated[str, Meta(pattern="^uint(16|32)$")]
     tokenizer: TokenizerInfo
-    source: dict[str, Any]  # inputs, text column
-    settings: dict[str, Any]  # what else decides the bytes
+    source: dict[str, Any]  # see Source
+    settings: dict[str, Any]  # what else decides the bytes, see Settings
     seed: int
     splits: dict[str, Totals]
-    skipped: dict[str, int]  # documents left out, by reason
-    shards: int | None = None  # lines of manifest.jsonl that belong to the set; None: all
+    skipped: dict[str, Count]  # documents left out, by reason
+    shards: Count | None = None  # lines of manifest.jsonl that belong to the set; None: all
     appended: list[dict[str, Any]] = field(default_factory=list)  # what was added later: source, settings, seed, …
     resharded: bool = False  # so that no writing makes these shards
 
@@ -77,23 +112,70 @@ class DatasetInfo:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "DatasetInfo":
-        """The inverse, of parsed JSON. Raises KeyError, TypeError or AttributeError for other keys."""
-        skipped = values.pop("totals")["skipped"]
-        splits = {name: Totals(**totals) for name, totals in values.pop("splits").items()}
-        info = cls(tokenizer=TokenizerInfo(**values.pop("tokenizer")), splits=splits, skipped=skipped, **values)
-        if type(info.seq_length) is not int or info.dtype not in ("uint16", "uint32"):
-            raise TypeError(f"{info.seq_length!r} tokens of {info.dtype!r}, needed: a number, of uint16 or uint32")
+        """The inverse, of parsed JSON. Raises ValidationError, which names the key, for what `to_json` does not write."""
+        typed = msgspec.convert(values, _File)
+        known = {key: value for key, value in values.items() if key != "totals"} | {"skipped": typed.totals.skipped}
+        _refuse_unknown(values, {field.name for field in fields(cls)} - {"skipped"} | {"totals"}, "")
+        _refuse_unknown(values["tokenizer"], {field.name for field in fields(TokenizerInfo)}, "tokenizer")
+        for name, totals in values["splits"].items():
+            _refuse_unknown(totals, {field.name for field in fields(Totals)}, f"splits.{name}")
+        info = msgspec.convert(known, cls)
+        for key, wanted in asdict(info.totals).items():
+            if (seen := getattr(typed.totals, key)) != wanted:
+                raise ValidationError(f"{seen}, but the splits have {wanted} together - at `$.totals.{key}`")
         return info
 
     @cached_property
     def is_padded(self) -> bool:
-        """Whether rows may end in fill: see packing.py."""
+        """Whether rows may end in padding: see packing/policies.py."""
         return bool(self.settings.get("packing", "wrap") != "wrap")
 
     @cached_property
     def row_format(self) -> RowFormat:
         """Where things lie in a row of this set."""
         return RowFormat(self.seq_length, np.dtype(self.dtype).newbyteorder("<"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FileTotals(Totals):
+    """`totals` as the file has them."""
+
+    skipped: dict[str, Count]
+
+
+class _Appended(TypedDict):
+    """An entry of `appended`."""
+
+    source: Source
+    settings: Settings
+    seed: int
+    splits: dict[str, Totals]
+    skipped: dict[str, Count]
+    shards: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """The types of all that dataset.json holds; unknown keys are not looked at."""
+
+    tokenizer: TokenizerInfo
+    source: Source
+    settings: Settings
+    splits: dict[str, Totals]
+    totals: _FileTotals
+    appended: list[_Appended] = field(default_factory=list)
+
+
+def _refuse_unknown(values: Iterable[str], known: set[str], where: str) -> None:
+    """Raises ValidationError for a key that this version does not know."""
+    if unknown := sorted(set(values) - known):
+        raise ValidationError(f"unknown key - at `$.{where}{'.' if where else ''}{unknown[0]}`")
+
+
+def place_and_fault(error: ValidationError) -> str:
+    """What a ValidationError says as KEY: FAULT."""
+    fault, _, place = str(error).partition(" - at `$")
+    return f"{place.strip('.`')}: {fault}" if place else fault
 
 
 def read_info(root: Path | Url) -> DatasetInfo:
@@ -105,7 +187,7 @@ def read_info(root: Path | Url) -> DatasetInfo:
         raise SetError(
             f"{root}: no {DATASET_FILE}, so there is no finished set here; run `tokentar write` (again) to finish it"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SetError(f"{path}: not JSON ({error}); write the set again") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise SetError(f'{path}: not the {DATASET_FILE} of a tokentar set (no "format": "{FORMAT}")')
@@ -115,5 +197,5 @@ def read_info(root: Path | Url) -> DatasetInfo:
         )
     try:
         return DatasetInfo.from_json(values)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SetError(f"{path}: a key is missing, unknown or wrong ({error}); write the set again") from None
+    except ValidationError as error:
+        raise SetError(f"{path}: {place_and_fault(error)}; restore the file, or write the set again") from None

@@ -13,12 +13,18 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct, ValidationError, structs
 from msgspec.json import Decoder
 from numpy.typing import NDArray
 
 from tokentar.shard_writer.errors import SetError
-from tokentar.shard_writer.format.dataset_info import DATASET_FILE, DatasetInfo, read_info
+from tokentar.shard_writer.format.dataset_info import (
+    DATASET_FILE,
+    Count,
+    DatasetInfo,
+    place_and_fault,
+    read_info,
+)
 from tokentar.shard_writer.format.shards import ShardFile
 from tokentar.shard_writer.storage import files, places
 from tokentar.shard_writer.storage.urls import Url
@@ -31,11 +37,15 @@ class ShardEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     shard: str  # name without .tar
     split: str
-    num_sequences: int
-    bytes: int  # size of the file
+    num_sequences: Count
+    bytes: Count  # size of the file
     xxh3: str  # XXH3-64 of the file, 16 hexadecimal digits
-    docs_bytes: int | None = None  # the same of the provenance beside it, if there is one
+    docs_bytes: Count | None = None  # the same of the provenance beside it, if there is one
     docs_xxh3: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.docs_bytes is None) != (self.docs_xxh3 is None):
+            raise ValueError("docs_bytes and docs_xxh3 belong together, one is missing")
 
     @property
     def file_name(self) -> str:
@@ -165,15 +175,16 @@ def _read_entries(root: Path | Url, count: int | None) -> tuple[ShardEntry, ...]
         raise SetError(f"{path}: missing beside {DATASET_FILE}; restore it or write the set again") from None
     decoder = Decoder(ShardEntry)
     entries: list[ShardEntry] = []
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         entries = decoder.decode_lines(content)
     if len(entries) != content.count(b"\n"):  # some line is broken, blank or holds several
         entries = []
         for number, line in enumerate(content.splitlines()[:count], 1):
             try:
                 entries.append(decoder.decode(line))
-            except ValueError as error:
-                raise SetError(f"{path}:{number}: not a shard's line ({error}); write the set again") from None
+            except (ValueError, RecursionError) as error:
+                why = place_and_fault(error) if isinstance(error, ValidationError) else f"not JSON ({error})"
+                raise SetError(f"{path}:{number}: {why}; restore the file, or write the set again") from None
     _check_names(path, [entry.shard for entry in entries[:count]])
     return tuple(entries[:count])
 

@@ -105,7 +105,7 @@ def _only(path: str, index: int) -> str:
 
 
 def head(path: str, wanted: str) -> bytes:
-    """The first 64 KiB of what a file holds, without BOM; less when it is damaged, which whoever reads it all will find.
+    """The first 64 KiB of what a file holds, without BOM; less when it is damaged, which is reported when all of it is read.
 
     Raises InputError when these bytes are those of another kind of file than `wanted`: leaving out its lines one by one
     would lose it whole.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from tokentar.shard_writer.inputs import compression, documents
+from tokentar.shard_writer.inputs import columns, compression, documents
 from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
 
 
@@ -48,7 +48,7 @@ class CsvRows:
                 header = next(records, None)
                 if header is None:
                     return
-                at = documents.one_column(column, header[1], self.path)
+                at = columns.one_column(column, header[1], self.path)
                 for line, cells in records:
                     yield _cell(cells, at, len(header[1]), bad, partial(_line, self.path, line))
         except OSError as error:

@@ -70,24 +70,6 @@ class Reader(Protocol):
         """The documents in order, in batches that cover all rows of the part."""
 
 
-def missing_column(column: str, present: Sequence[str], where: str) -> InputError:
-    """The error for an input without the column that was asked for."""
-    return InputError(
-        f"{where}: no column {column!r}; there are {sorted(present)}; name the right one with --text_column"
-    )
-
-
-def one_column(column: str, present: Sequence[str], where: str) -> int:
-    """The number of a column. Raises InputError when it is not there once and only once."""
-    if present.count(column) > 1:
-        raise InputError(
-            f"{where}: {present.count(column)} columns are named {column!r}, one wanted; rename the others"
-        )
-    if column not in present:
-        raise missing_column(column, present, where)
-    return present.index(column)
-
-
 def clean(values: Sequence[Any], bad: Bad, place: Place, *, valid: bool = False) -> Batch:
     """The documents among `values`: texts that are not empty and can be encoded (`valid`: known to be so)."""
     if all(type(value) is str and value and (valid or value.isascii()) for value in values):

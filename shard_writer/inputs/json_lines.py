@@ -15,7 +15,7 @@ from typing import IO, Any, ClassVar
 import orjson
 
 from tokentar.shard_writer.errors import InputError
-from tokentar.shard_writer.inputs import compression, documents
+from tokentar.shard_writer.inputs import columns, compression, documents
 from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
 
 
@@ -121,10 +121,20 @@ def parse_lines(block: bytes, column: str, bad: Bad, place: Place) -> Batch:
     """The documents of a block of JSON lines."""
     lines = list(io.BytesIO(block))
     try:
-        values = [orjson.loads(line)[column] for line in lines]
+        values = _values(lines, column)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return documents.joined([_parse_line(line, column, bad, place, index) for index, line in enumerate(lines)])
     return documents.clean(values, bad, place, valid=True)
+
+
+def _values(lines: list[bytes], column: str) -> list[Any]:
+    """The values of a column. Raises what orjson raises, KeyError or TypeError where a line is to be looked at by itself."""
+    try:
+        return [orjson.loads(line)[column] for line in lines]
+    except KeyError:
+        if "." not in column:
+            raise
+    return [columns.value_at(orjson.loads(line), column) for line in lines]
 
 
 def _parse_line(line: bytes, column: str, bad: Bad, place: Place, index: int) -> list[str]:
@@ -143,12 +153,14 @@ def _parse_line(line: bytes, column: str, bad: Bad, place: Place, index: int) ->
     if not isinstance(record, dict):
         bad.report("not an object", place, index, f"a JSON object wanted, found {line[:60]!r}")
         return []
-    if column not in record:
+    try:
+        value = columns.value_at(record, column)
+    except (KeyError, TypeError):
         if bad.policy == "error":
-            raise documents.missing_column(column, list(record), place(index))
+            raise columns.missing_value(record, column, place(index)) from None
         bad.skipped[f"no column {column}"] += 1
         return []
-    return documents.text_of(record[column], bad, place, index)
+    return documents.text_of(value, bad, place, index)
 
 
 def _loads(line: bytes) -> Any:

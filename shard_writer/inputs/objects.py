@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tokentar.shard_writer.errors import InputError, SetError
 from tokentar.shard_writer.inputs.documents import Bad, Batch, Reader
@@ -15,39 +15,34 @@ from tokentar.shard_writer.storage import places
 from tokentar.shard_writer.storage.urls import Url
 
 _MAGIC = "*?["
-_ONE_BY_ONE = (
-    "jsonl",
-    "parquet",
-    "csv",
-    "tsv",
-)  # of these a worker copies one file at a time; of texts, as many as a task has
+# of these a worker copies one file at a time; of texts, as many as a task has
+_ONE_BY_ONE = ("jsonl", "parquet", "csv", "tsv")
 
 
-def find(name: str) -> dict[str, list[Any]]:
-    """The objects that a URL names, itself, below it or by glob: of each its URL, size and tag, by its URL and sorted.
+def find(name: str) -> list[Url]:
+    """The objects that a URL names, itself, below it or by glob, sorted. Hidden objects are passed over.
 
-    Hidden objects are passed over. Raises InputError when there are none, StoreError when the store fails.
+    What follows the `?` of a web address is its query: of such a link only the one file that it names is asked for.
+    Raises InputError when there are none, StoreError when the store fails.
     """
-    pattern, depth = name, len(name)
-    if any(character in name for character in _MAGIC):
-        depth = name.rindex("/", 0, min(name.find(character) for character in _MAGIC if character in name))
-    place = _url(name[:depth])
-    if depth == len(name) and not name.endswith("/") and place.exists():
-        stat = place.stat()
-        return {str(place): [str(place), stat.size, stat.tag]}
-    below = [(str(url), stat) for url, stat in place.files()]
-    if depth == len(name):
-        pattern = f"{place}/**"
-    found = {
-        url: [url, stat.size, stat.tag] for url, stat in below if _matches(url, pattern) and not _hidden(url, place)
-    }
-    if not found:
-        raise InputError(f"input {name!r} names no object; check the URL (`**` goes through folders)")
+    path = places.without_query(name)
+    nothing = InputError(f"input {path!r} names no object; check the URL (`**` goes through folders)")
+    if path != name:
+        if not (link := _url(name)).exists():
+            raise nothing
+        return [link]
+    magic = [place for place, character in enumerate(name) if character in _MAGIC]
+    place = _url(name[: name.rindex("/", 0, magic[0])] if magic else name)
+    if not magic and not name.endswith("/") and place.exists():
+        return [place]
+    pattern = name if magic else f"{place}/**"
+    if not (found := [url for url, _ in place.files() if _matches(str(url), pattern) and not _hidden(str(url), place)]):
+        raise nothing
     return found
 
 
 def _url(name: str) -> Url:
-    place = places.place(name)
+    place = places.place(name, with_query=True)
     assert isinstance(place, Url)
     return place
 
@@ -71,28 +66,32 @@ def _fits(parts: list[str], patterns: list[str]) -> bool:
     return bool(parts) and fnmatch.fnmatchcase(parts[0], patterns[0]) and _fits(parts[1:], patterns[1:])
 
 
-def readers(kind: str, stamps: list[list[Any]], task_bytes: int, text_column: str) -> Iterator[Reader]:
-    """Tasks for objects of one format. Raises InputError for a format that is read from disk only."""
+def readers(kind: str, found: list[tuple[Url, int]], task_bytes: int, text_column: str) -> Iterator[Reader]:
+    """Tasks for objects of one format, each with its size. Raises InputError for a format that is read from disk only."""
     if kind not in (*_ONE_BY_ONE, "text"):
-        raise InputError(f"{stamps[0][0]}: {kind} is read from a disk only; copy it there, or write JSONL or Parquet")
+        raise InputError(f"{found[0][0]}: {kind} is read from a disk only; copy it there, or write JSONL or Parquet")
     make = StoredLines if kind == "jsonl" else Stored
-    group: list[list[Any]] = []
-    for stamp in stamps:
-        group.append(stamp)
-        if kind in _ONE_BY_ONE or sum(size for _, size, _ in group) >= task_bytes:
-            yield make(kind, tuple(url for url, _, _ in group), tuple(size for _, size, _ in group), text_column)
+    group: list[tuple[Url, int]] = []
+    for number, pair in enumerate(found, 1):
+        group.append(pair)
+        if kind in _ONE_BY_ONE or number == len(found) or sum(size for _, size in group) >= task_bytes:
+            urls, sizes = zip(*group, strict=True)
+            yield make(kind, urls, sizes, text_column)
             group = []
-    if group:
-        yield make(kind, tuple(url for url, _, _ in group), tuple(size for _, size, _ in group), text_column)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Objects of one format that one worker reads."""
+    """Objects of one format that one worker reads.
+
+    The query of a signed link is part of this task and in memory only: sent to the worker process or, with Ray, to the
+    node among the arguments of the task, which Ray keeps in the memory of the cluster and logs nowhere. A list of links
+    beyond 100 kB in one task is an object of Ray's store, which Ray may spill to the disk of a node when memory is short.
+    """
 
     first_place: ClassVar[int] = 0
     kind: str
-    urls: tuple[str, ...]
+    urls: tuple[Url, ...]
     sizes: tuple[int, ...]  # bytes
     text_column: str
 
@@ -104,21 +103,21 @@ class Stored:
     @property
     def sources(self) -> tuple[str, ...]:
         """See Reader."""
-        return self.urls
+        return tuple(map(str, self.urls))
 
     def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader; messages name URLs."""
         from tokentar.shard_writer.inputs.readers import file_readers
 
         with TemporaryDirectory(prefix="tokentar-") as name:
-            copies = [os.path.join(name, str(number), url.rpartition("/")[2]) for number, url in enumerate(self.urls)]
+            copies = [os.path.join(name, str(number), url.name) for number, url in enumerate(self.urls)]
             for copy, url, size in zip(copies, self.urls, self.sizes, strict=True):
-                _copy(_url(url), size, Path(copy))
+                _copy(url, size, Path(copy))
             try:
                 for reader in file_readers(self.kind, copies, sys.maxsize, self.text_column):
                     yield from reader.read(column, bad)
             except InputError as error:
-                raise InputError(_with_urls(str(error), copies, self.urls)) from None
+                raise InputError(_with_urls(str(error), copies, self.sources)) from None
 
 
 class StoredLines(Stored):

@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
-from tokentar.shard_writer.inputs import compression, documents
+from tokentar.shard_writer.inputs import columns, compression, documents
 from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
 from tokentar.shard_writer.inputs.rows import _row
 
@@ -50,10 +51,39 @@ class ParquetGroups:
 
 def _batches(file: Any, group: int, column: str) -> Iterator[Any]:
     """The column's values in Arrow arrays of about BATCH_BYTES."""
+    import pyarrow.compute as pc
+
     meta = file.metadata.row_group(group)
     rows = max(1, meta.num_rows * documents.BATCH_BYTES // max(meta.total_byte_size, documents.BATCH_BYTES))
+    top, *fields = _path(file.schema_arrow, column, "")
     for batch in file.iter_batches(rows, row_groups=[group], columns=[column], use_threads=False):
-        yield batch.column(column)  # a struct `a` with a field `b` comes along with a column named `a.b`
+        values = batch.column(top)  # a struct `a` with a field `b` comes along with a column named `a.b`
+        yield pc.struct_field(values, fields) if fields else values
+
+
+def type_of(schema: Any, column: str, where: str) -> Any:
+    """The Arrow type of a column. Raises InputError when it is not there once and only once."""
+    top, *fields = _path(schema, column, where)
+    kind = schema.field(top).type
+    for name in fields:
+        kind = kind.field(name).type
+    return kind
+
+
+def _path(schema: Any, column: str, where: str) -> list[str]:
+    """The names that lead to a column through structs. Raises InputError as `type_of` does."""
+    path: list[str] = []
+    names, rest, kind = schema.names, column, None
+    while rest not in names and "." in rest and rest.partition(".")[0] in names:
+        head, _, rest = rest.partition(".")
+        columns.one_column(head, names, where)
+        kind = kind.field(head).type if kind is not None else schema.field(head).type
+        path.append(head)
+        names = [kind.field(index).name for index in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    if path and rest not in names:
+        raise columns.missing_column(column, names, where, ".".join(path))
+    columns.one_column(rest, names, where)
+    return [*path, rest]
 
 
 def is_text(kind: Any) -> bool:

@@ -1,4 +1,4 @@
-"""plan: from what the user names to a fixed list of tasks, cut by size and never by worker count (G2).
+"""From what the user names to a fixed list of tasks, cut by size and never by the number of workers (G2).
 
 Task number and place within the task number the documents, so the same input gives the same tasks on any machine.
 """
@@ -6,18 +6,19 @@ Task number and place within the task number the documents, so the same input gi
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 from tokentar.shard_writer.errors import InputError
-from tokentar.shard_writer.inputs import compression, documents, objects
+from tokentar.shard_writer.inputs import columns, compression, libraries, objects
 from tokentar.shard_writer.inputs.documents import Reader
 from tokentar.shard_writer.inputs.readers import _LARGEST_TASK, _SMALLEST_TASK, _dataset_readers, file_readers
 from tokentar.shard_writer.inputs.rows import Values
+from tokentar.shard_writer.inputs.source import Source, Task, stamp
 from tokentar.shard_writer.storage import files, places
+from tokentar.shard_writer.storage.urls import Url
 
 _ROWS_CHARS = 8 << 20  # texts of an iterable per task
 _KINDS = {
@@ -27,66 +28,47 @@ _KINDS = {
 _DATASET_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-@dataclass(frozen=True)
-class Task:
-    """A part of the input for one worker."""
-
-    index: int
-    reader: Reader
-
-
-@dataclass(frozen=True)
-class Source:
-    """The planned input."""
-
-    tasks: Iterable[Task]  # lazy for iterables
-    size: int | None  # bytes of input; None when nobody knows before reading
-    identity: list[list[Any]] | None  # what must be the same for a rerun to go on; None: cannot go on
-    names: list[str]  # for dataset.json
-    stamps: tuple[list[Any], ...] = ()  # of the files: see _stamp
-
-    def refuse_changes(self) -> None:
-        """Raises InputError when a file is not the one that was planned: parts of two states of it may have been read."""
-        for path, *before in self.stamps:
-            if _stamp(path)[1:] != before:
-                raise InputError(f"{path}: changed while it was read; write again when nothing writes to it any more")
-
-
 def plan_files(
     inputs: list[str], *, text_column: str, input_format: str, dataset_config: str | None, dataset_split: str
 ) -> Source:
     """Tasks for paths, folders, globs and data set names. Raises InputError when one of them gives nothing."""
     readers: list[Reader] = []
-    files: dict[str, str] = {}  # path → format
-    seen: set[str] = set()  # each file once, however it is spelt and linked to
+    found: dict[str, str | Url] = {}  # each file once, by its real path, however it is spelt and linked to
     identity: list[list[Any]] = []
-    stored: dict[str, list[Any]] = {}  # stamps of objects in stores, by URL
     unknown_size = False
     for name in map(partial(_of_dict, split=dataset_split), inputs):
-        found = None if input_format == "dataset" or _is_saved_dataset(name) else _find(name, stored)
-        if found is None:
+        named = None if input_format == "dataset" or _is_saved_dataset(name) else _find(name)
+        if named is None:
             dataset = _load_dataset(name, dataset_config, dataset_split)
             readers += _dataset_readers(name, dataset, text_column)
             identity.append([name, dataset_config, dataset_split, getattr(dataset, "_fingerprint", None)])
             unknown_size = True
-        for path in found or ():
-            _refuse_odd_name(path)
-            if os.path.realpath(path) not in seen:
-                seen.add(os.path.realpath(path))
-                files[path] = _format(path, input_format)
-    stamps = tuple(stored.get(path) or _stamp(path) for path in files)
-    task_bytes = _task_bytes(sum(size for _, size, _ in stamps))
-    for (kind, in_store), group in groupby(files, lambda path: (files[path], path in stored)):
-        paths = list(group)
-        if in_store:
-            readers += objects.readers(kind, [stored[path] for path in paths], task_bytes, text_column)
-        else:
-            readers += file_readers(kind, paths, task_bytes, text_column)
+        for file in named or ():
+            _refuse_odd_name(str(file))
+            found.setdefault(os.path.realpath(file) if isinstance(file, str) else str(file), file)
+    all_files = tuple(found.values())
+    stamps = tuple(map(stamp, all_files))
+    readers += _readers(all_files, stamps, input_format, text_column)
+    names = list(map(places.without_query, inputs))
     if not readers:
-        raise InputError(f"input {' '.join(inputs)!r} holds no file with anything in it")
+        raise InputError(f"input {' '.join(names)!r} holds no file with anything in it")
     tasks = [Task(index, reader) for index, reader in enumerate(readers)]
     size = None if unknown_size else sum(reader.size for reader in readers)
-    return Source(tasks, size, [*identity, *stamps], inputs, stamps)
+    return Source(tasks, size, [*identity, *stamps], names, all_files, stamps)
+
+
+def _readers(
+    all_files: Sequence[str | Url], stamps: Sequence[list[Any]], input_format: str, text_column: str
+) -> Iterator[Reader]:
+    """Tasks for files and objects, neighbours of one format together."""
+    sizes = {file: size for file, (_, size, _) in zip(all_files, stamps, strict=True)}
+    task_bytes = _task_bytes(sum(sizes.values()))
+    for (kind, _), group in groupby(all_files, lambda file: (_format(str(file), input_format), isinstance(file, Url))):
+        paths, urls = [], []
+        for file in group:
+            urls.append((file, sizes[file])) if isinstance(file, Url) else paths.append(file)
+        yield from file_readers(kind, paths, task_bytes, text_column)
+        yield from objects.readers(kind, urls, task_bytes, text_column) if urls else ()
 
 
 def _task_bytes(total: int) -> int:
@@ -94,24 +76,9 @@ def _task_bytes(total: int) -> int:
     return min(_LARGEST_TASK, max(_SMALLEST_TASK, 512 * math.isqrt(total)))
 
 
-def _find(name: str, stored: dict[str, list[Any]]) -> Iterable[str] | None:
-    """The files that a name stands for; those in stores are noted in `stored`. None when nothing is there under this name."""
-    if not places.is_url(name):
-        return files.find_files(name)
-    found = objects.find(name)
-    stored |= found
-    return found
-
-
-def _stamp(path: str) -> list[Any]:
-    """What changes when a file does."""
-    if places.is_url(path):
-        return objects.find(path)[path]
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    return [path, found.st_size, found.st_mtime_ns]
+def _find(name: str) -> Sequence[str | Url] | None:
+    """The files that a name stands for; None when nothing is there under this name."""
+    return objects.find(name) if places.is_url(name) else files.find_files(name)
 
 
 def plan_rows(rows: Any, *, text_column: str) -> Source:
@@ -137,9 +104,10 @@ def _row_tasks(name: str, rows: Iterable[Mapping[str, Any]], text_column: str) -
             raise InputError(
                 f"row {number} of the input: {type(row).__name__} {row!r:.60}, needed: a mapping with a key {text_column!r}"
             )
-        if text_column not in row:
-            raise documents.missing_column(text_column, list(row), f"row {number} of the data set")
-        values.append(row[text_column])
+        try:
+            values.append(columns.value_at(row, text_column))
+        except (KeyError, TypeError):
+            raise columns.missing_value(row, text_column, f"row {number} of the data set") from None
         chars += len(values[-1]) if isinstance(values[-1], str) else 1
         if chars >= _ROWS_CHARS:
             yield Task(index, Values(name, values, first, chars))
@@ -163,16 +131,16 @@ def _load_dataset(name: str, config: str | None, split: str) -> Any:
 
     if not os.path.isdir(name) and not _DATASET_NAME.fullmatch(name):
         raise InputError(
-            f"input {name!r}: no such file or folder; check the path, or give a glob or the name of a data set"
+            f"input {places.without_query(name)!r}: no such file or folder; check the path, or give a glob or the name of a data set"
         )
     try:
-        if _is_saved_dataset(name):
-            return datasets.load_from_disk(name)
-        return datasets.load_dataset(name, config, split=split, streaming=True)
+        with libraries.silent():
+            if _is_saved_dataset(name):
+                return datasets.load_from_disk(name)
+            return datasets.load_dataset(name, config, split=split, streaming=True)
     except Exception as error:  # `datasets` and the hub raise many types
-        raise InputError(
-            f"input {name!r}: no such file, and `datasets` cannot load it: {type(error).__name__}: {error}"
-        ) from error
+        what = "" if os.path.exists(name) else "no such file, and "
+        raise InputError(f"input {name!r}: {what}`datasets` cannot load it: {libraries.one_line(error)}") from error
 
 
 def _of_dict(name: str, split: str) -> str:

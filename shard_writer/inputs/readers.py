@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from tokentar.shard_writer.errors import InputError
-from tokentar.shard_writer.inputs import compression, documents, json_lines
+from tokentar.shard_writer.inputs import columns, compression, json_lines, libraries
 from tokentar.shard_writer.inputs.csv_files import CsvRows
 from tokentar.shard_writer.inputs.documents import Reader
-from tokentar.shard_writer.inputs.parquet import ParquetGroups, is_text
+from tokentar.shard_writer.inputs.parquet import ParquetGroups, is_text, type_of
 from tokentar.shard_writer.inputs.rows import DatasetRows
 from tokentar.shard_writer.inputs.text_files import TextFiles
 
@@ -55,7 +55,7 @@ def _parquet_readers(path: str, task_bytes: int, text_column: str) -> Iterator[R
         raise InputError(
             f"{path}: cannot be read as Parquet: {error}; fetch it again, or leave it out of --input"
         ) from None
-    kind = schema.types[documents.one_column(text_column, schema.names, path)]
+    kind = type_of(schema, text_column, path)
     if not is_text(kind):
         raise InputError(
             f"{path}: column {text_column!r} holds {kind}, text wanted; name another one with --text_column"
@@ -85,16 +85,17 @@ def _load_arrow(path: str) -> Any:
     import datasets
 
     try:
-        return datasets.load_dataset("arrow", data_files=path, split="train", streaming=True)
+        with libraries.silent():
+            return datasets.load_dataset("arrow", data_files=path, split="train", streaming=True)
     except Exception as error:  # `datasets` raises many types
-        raise InputError(f"{path}: cannot be read as Arrow: {type(error).__name__}: {error}") from error
+        raise InputError(f"{path}: cannot be read as Arrow: {libraries.one_line(error)}") from error
 
 
 def _dataset_readers(name: str, dataset: Any, text_column: str) -> list[Reader]:
     """Index ranges of a data set with random access, else its shards."""
     present = dataset.column_names
-    if present and text_column not in present:
-        raise documents.missing_column(text_column, present, name)
+    if present and (columns.top_column(text_column, present) not in present):
+        raise columns.missing_column(text_column, present, name)
     rows_of = partial(DatasetRows, name, dataset)
     if hasattr(dataset, "select"):
         rows = len(dataset)

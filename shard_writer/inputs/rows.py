@@ -1,13 +1,13 @@
 """Rows of `datasets` data sets, and of any iterable of mappings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from tokentar.shard_writer.errors import InputError, TokentarError
-from tokentar.shard_writer.inputs import documents
-from tokentar.shard_writer.inputs.documents import Bad, Batch
+from tokentar.shard_writer.inputs import columns, documents, libraries
+from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,36 @@ class DatasetRows:
             rows, first = self.dataset.shard(num_shards=self.count, index=self.index), 0
         part = f"rows from {self.index}" if random_access else f"shard {self.index}"
         place = f"{self.name}, {part}, row "
-        if column in (rows.column_names or ()):
-            rows = rows.select_columns([column])
+        top = columns.top_column(column, rows.column_names or (column,))
+        if top in (rows.column_names or ()):
+            rows = rows.select_columns([top])
         try:
-            for batch in rows.iter(batch_size=1000):
-                if column not in batch:
-                    raise documents.missing_column(column, list(batch), self.name)
-                yield documents.clean(batch[column], bad, partial(_row, place, first))
-                first += len(batch[column])
+            with libraries.silent():
+                for batch in rows.iter(batch_size=1000):
+                    values = _values(batch, column, partial(_row, place, first))
+                    yield documents.clean(values, bad, partial(_row, place, first))
+                    first += len(values)
         except TokentarError:
             raise
         except Exception as error:  # `datasets` and what it reads with raise many types
-            raise InputError(f"{place}{first} or behind: cannot be read: {type(error).__name__}: {error}") from error
+            raise InputError(f"{place}{first} or behind: cannot be read: {libraries.one_line(error)}") from error
+
+
+def _values(batch: Mapping[str, Any], column: str, place: Place) -> Sequence[Any]:
+    """The values of a column in a batch of columns. Raises InputError when it is not there."""
+    top = columns.top_column(column, list(batch))
+    if top not in batch:
+        raise columns.missing_column(column, list(batch), place(0))
+    if top == column:
+        values: Sequence[Any] = batch[column]
+        return values
+    found = []
+    for index, value in enumerate(batch[top]):
+        try:
+            found.append(columns.value_at({top: value}, column))
+        except (KeyError, TypeError):
+            raise columns.missing_value({top: value}, column, place(index)) from None
+    return found
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,8 @@ def _write_again(root: Path, info: DatasetInfo, folder: Path, workers: int | Non
             manifest = _write(info, writing, folder, append=number > 0, workers=workers)
     except TokentarError as error:
         raise SetError(f"{cannot}{error}") from error
+    except KeyError as error:
+        raise SetError(f"{cannot}dataset.json has no {error}; write the set again") from None
     return manifest
 
 
@@ -99,6 +101,7 @@ def _write(info: DatasetInfo, writing: dict[str, Any], folder: Path, *, append: 
         seq_length=info.seq_length,
         seed=writing["seed"],
         append=append,
+        overwrite=True,  # also where the same was appended twice
         workers=workers,
         **settings,
     )

@@ -15,16 +15,24 @@ import pyarrow.parquet as pq
 from tokentar.shard_writer.engines.local import Engine
 from tokentar.shard_writer.errors import SetError, SettingError
 from tokentar.shard_writer.format import provenance
-from tokentar.shard_writer.format.dataset_info import VERSION
-from tokentar.shard_writer.format.manifest import Manifest, ShardEntry, first_numbers, manifest_text, open_shards
+from tokentar.shard_writer.format.dataset_info import DATASET_FILE, VERSION
+from tokentar.shard_writer.format.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    ShardEntry,
+    first_numbers,
+    manifest_text,
+    open_shards,
+)
 from tokentar.shard_writer.packing import layout
 from tokentar.shard_writer.packing.layout import Piece
 from tokentar.shard_writer.storage import files, places
 from tokentar.shard_writer.storage.urls import Url
-from tokentar.shard_writer.writing import progress, upload
+from tokentar.shard_writer.writing import complete, progress, upload
 from tokentar.shard_writer.writing.output import Output
 from tokentar.shard_writer.writing.shard_step import Built, NewShard, make_shard
 
+_MADE_LAST = (MANIFEST_FILE, DATASET_FILE)  # of the files of a set
 _MOST_THREADS = 4  # copying, checksums and Parquet release the interpreter's lock
 
 
@@ -38,9 +46,22 @@ def reshard(
 ) -> Manifest:
     """Copy a set into `num_shards` shards of its first split (other splits, or None: as `write` would cut them).
 
-    Keys are numbered anew; where tokens come from is carried over. Raises SetError when the source is damaged, or when
-    the output holds something else, SettingError when some shard would be empty.
+    Keys are numbered anew; where tokens come from is carried over. Where the output holds the very set already, nothing
+    is written. Raises SetError when the source is damaged, or when the output holds something else, SettingError when some
+    shard would be empty.
     """
+    return reshard_or_find(source, output, num_shards=num_shards, overwrite=overwrite, spool_dir=spool_dir)[0]
+
+
+def reshard_or_find(
+    source: str | os.PathLike[str] | Url,
+    output: str | os.PathLike[str] | Url,
+    *,
+    num_shards: int | None = None,
+    overwrite: bool = False,
+    spool_dir: str | None = None,
+) -> tuple[Manifest, bool]:
+    """The same, and whether anything was written: not where the output holds all of it already."""
     if num_shards is not None and num_shards < 1:
         raise SettingError(f"num_shards: {num_shards}, needed: at least 1")
     if not str(output):
@@ -48,6 +69,8 @@ def reshard(
     manifest, where = open_shards(source), places.place(output)
     if where == manifest.root or (isinstance(where, Path) and where.resolve() == Path(str(source)).resolve()):
         raise SettingError(f"output: {output} is the set itself, needed: another folder")
+    if not upload.is_under_way(where, spool_dir) and not overwrite and (there := _find(manifest, where, num_shards)):
+        return there, False
     texts = (manifest_text(manifest.shards), manifest.info.to_json())
     plan = json.dumps(["reshard", VERSION, *(files.checksum(text.encode()) for text in texts), num_shards])
 
@@ -55,7 +78,25 @@ def reshard(
         with upload.local_copy(source) as copy:
             return _reshard(open_shards(copy), Output(folder, plan, overwrite), num_shards)
 
-    return build(where) if isinstance(where, Path) else upload.publish(where, spool_dir, plan, overwrite, build)
+    if isinstance(where, Path):
+        return build(where), True
+    return upload.publish(where, spool_dir, plan, overwrite, build), True
+
+
+def _find(source: Manifest, where: Path | Url, num_shards: int | None) -> Manifest | None:
+    """The set at `where`, if it is what `source` becomes and younger than that."""
+    there = complete.opened(where)
+    if there is None or there.info != replace(source.info, shards=there.info.shards, resharded=True):
+        return None
+    tasks = [(task.name, task.split, task.num_sequences) for task in _tasks(source, num_shards)]
+    if tasks != [(entry.shard, entry.split, entry.num_sequences) for entry in there.shards]:
+        return None
+    is_older = all(complete.is_older(_changed_ns(source.root / name), where, there.shards) for name in _MADE_LAST)
+    return complete.said(there) if is_older else None
+
+
+def _changed_ns(place: Path | Url) -> int | None:
+    return place.stat().changed_ns if isinstance(place, Url) else files.changed_ns(place)
 
 
 def _reshard(manifest: Manifest, target: Output, num_shards: int | None) -> Manifest:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from tokentar.shard_writer.errors import SetError
+from tokentar.shard_writer.errors import SetError, StoreError
 from tokentar.shard_writer.format import checksums
 from tokentar.shard_writer.format.manifest import Manifest
 from tokentar.shard_writer.storage.urls import Url
@@ -43,11 +43,21 @@ def find(manifest: Manifest) -> Iterator[Fault]:
             bar.update()
             yield from found
     if isinstance(manifest.root, Url):
-        strays, way_out = unlisted(manifest.root.names(), manifest), _OF_ANOTHER
+        strays, way_out = unlisted(_names(manifest.root), manifest), _OF_ANOTHER
     else:
         output = Output(manifest.root, None)
         strays, way_out = output.strays(manifest), _UNFINISHED if output.is_unfinished else _OF_ANOTHER
     yield from (Fault(name, f"{name}: not in the manifest; {way_out}") for name in strays)
+
+
+def _names(root: Url) -> list[str]:
+    """The objects of a set; none where a web server lists no folders."""
+    try:
+        return root.names()
+    except StoreError:
+        if not root.bucket.root.startswith("http"):
+            raise
+        return []
 
 
 def _faults(manifest: Manifest, index: int) -> list[Fault]:

@@ -14,6 +14,14 @@ from typing import Any, Protocol
 PART_BYTES = 16 << 20  # larger files are uploaded in parts of this size
 READ_BYTES = 1 << 19  # larger pieces cost more processor time: their memory is new each time
 _STATUS, _CODE = re.compile(r"status code: (\d{3}[ \w]*)"), re.compile(r"<Code>(\w+)</Code>")
+_PASSING = (
+    400,
+    408,
+    409,
+    412,
+    425,
+    429,
+)  # of a busy store, or of one whose answer was lost; 400: of a body that was cut
 _QUERY = re.compile(r"\?\S*")
 
 
@@ -40,6 +48,7 @@ class Stat:
 
     size: int
     tag: str | None = None  # ETag or the like: changes with the content
+    changed_ns: int | None = None  # since 1970, in whole seconds; None when the store does not say
 
 
 class Client(Protocol):
@@ -86,6 +95,14 @@ def reason(error: BaseException) -> str:
     if status:
         return f"{status[1].strip()}{f' ({code[1]})' if code else ''}"
     return _QUERY.sub("", text.rpartition(" - ")[2])[:200] or type(error).__name__
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether a web server or store gave an answer that another attempt would get again, such as 405 or 501."""
+    status = _STATUS.search(str(error))
+    number = int(status[1][:3]) if status else getattr(getattr(error, "response", None), "status_code", 0)
+    named = type(error).__name__ in ("NotSupportedError", "NotImplementedError", "InvalidPathError")
+    return named or number in (501, 505) or (400 <= number < 500 and number not in _PASSING)
 
 
 def is_refused(error: BaseException) -> bool:

@@ -6,8 +6,11 @@ from tokentar.shard_writer.storage.client import Client, Patience
 EXTRAS = {"s3": "s3", "gs": "gs", "az": "az", "hf": "hf", "https": "http", "http": "http"}  # scheme → extra
 
 
-def connect(root: str, patience: Patience) -> Client:
-    """The client of a bucket, repository or host. Raises SettingError when its library is not installed."""
+def connect(root: str, patience: Patience, query: str = "") -> Client:
+    """The client of a bucket, repository or host; `query` is sent along with each request to a web server.
+
+    Raises SettingError when its library is not installed.
+    """
     scheme = root.partition("://")[0]
     try:
         __import__("huggingface_hub" if scheme == "hf" else "obstore")
@@ -16,4 +19,4 @@ def connect(root: str, patience: Patience) -> Client:
     from tokentar.shard_writer.storage.hub import Hub
     from tokentar.shard_writer.storage.object_store import ObjectStore
 
-    return Hub(root) if scheme == "hf" else ObjectStore(root, patience)
+    return Hub(root) if scheme == "hf" else ObjectStore(root, patience, query)

@@ -64,6 +64,17 @@ def _walk(folder: str) -> Iterator[str]:
         yield from (os.path.join(root, name) for name in files if not name.startswith("."))
 
 
+def all_below(folder: str) -> Iterator[str]:
+    """All files below a folder."""
+    return (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
+
+
+def changed_ns(path: str | os.PathLike[str]) -> int:
+    """When a file was changed last, in ns since 1970: also where its time was set back, as copying tools do."""
+    found = os.stat(path)
+    return max(found.st_mtime_ns, found.st_ctime_ns)
+
+
 def put(path: Path, content: bytes | Iterable[NDArray[Any]], *, durable: bool = True) -> tuple[int, str]:
     """Write a file, or its slices, so that it is whole under `path` or not there: temp name, fsync (when `durable`), rename.
 

@@ -31,12 +31,12 @@ class Hub:
         return f"{self.root.removeprefix('hf://')}/{key}".rstrip("/")
 
     def stat(self, key: str) -> Stat:
-        """See Client."""
-        return _hub_stat(self._files.info(self._path(key)))
+        """See Client. The time of the last change, that of a commit, is told of single files alone: listings take long with it."""
+        return _hub_stat(self._files.info(self._path(key), expand_info=True))
 
     def read(self, key: str) -> tuple[int, Iterable[Any]]:
         """See Client."""
-        return self.stat(key).size, self._pieces(key)
+        return self._files.info(self._path(key))["size"], self._pieces(key)
 
     def _pieces(self, key: str) -> Iterator[bytes]:
         with self._files.open(self._path(key), "rb", block_size=0) as file:
@@ -74,4 +74,5 @@ class Hub:
 
 
 def _hub_stat(info: dict[str, Any]) -> Stat:
-    return Stat(info["size"], info.get("blob_id"))
+    commit = info.get("last_commit")
+    return Stat(info["size"], info.get("blob_id"), int(commit.date.timestamp()) * 1_000_000_000 if commit else None)

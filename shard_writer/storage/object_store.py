@@ -20,8 +20,8 @@ _PARTS_AT_ONCE = 2
 class ObjectStore:
     """S3, Google Cloud Storage, Azure or a web server, through obstore."""
 
-    def __init__(self, root: str, patience: Patience) -> None:
-        self.root, self.patience = root, patience
+    def __init__(self, root: str, patience: Patience, query: str = "") -> None:
+        self.root, self.patience, self._query = root, patience, f"?{query}" if query else ""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -33,10 +33,19 @@ class ObjectStore:
         return self._connect(self.patience.stall_seconds)
 
     @cached_property
+    def _once(self) -> Any:
+        """For requests that a web server may not know, which are not tried again where it says so."""
+        return self._connect(self.patience.stall_seconds, retries=0) if self._is_web else self._for_reading
+
+    @property
+    def _is_web(self) -> bool:
+        return self.root.startswith("http")
+
+    @cached_property
     def _for_writing(self) -> Any:
         return self._connect(self.patience.upload_seconds)
 
-    def _connect(self, seconds: float) -> Any:
+    def _connect(self, seconds: float, retries: int = 2) -> Any:
         config, options = _aws_config() if self.root.startswith("s3://") else ({}, {})
         limits = {
             "allow_http": config.get("endpoint", self.root).startswith("http://"),
@@ -45,15 +54,22 @@ class ObjectStore:
             "timeout": timedelta(days=1),  # of a whole download; by default 30 s
         }
         backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=1), "base": 2.0}
-        retries = {"max_retries": 2, "backoff": backoff, "retry_timeout": timedelta(minutes=5)}
+        retry = {"max_retries": retries, "backoff": backoff, "retry_timeout": timedelta(minutes=5)}
         if config:
             options["config"] = config
         connect: Any = store.from_url  # whose types cannot be told before the URL is known
-        return connect(self.root, client_options=limits, retry_config=retries, **options)
+        return connect(self.root + self._query, client_options=limits, retry_config=retry, **options)
 
     def stat(self, key: str) -> Stat:
-        """See Client."""
-        return _as_stat(obstore.head(self._for_reading, key))
+        """See Client. A link may be signed for GET alone: where HEAD fails, the head of GET's answer is read."""
+        try:
+            return _as_stat(obstore.head(self._once, key))
+        except FileNotFoundError:
+            raise
+        except BaseError:
+            if not self._is_web:
+                raise
+        return _as_stat(obstore.get(self._once, key).meta)
 
     def read(self, key: str) -> tuple[int, Iterable[Any]]:
         """See Client."""
@@ -76,7 +92,7 @@ class ObjectStore:
 
     def list(self, prefix: str) -> Iterator[tuple[str, Stat]]:
         """See Client."""
-        for batch in obstore.list(self._for_reading, prefix or None):
+        for batch in obstore.list(self._once, prefix or None):
             yield from ((each["path"], _as_stat(each)) for each in batch)
 
     def delete(self, key: str) -> None:
@@ -96,7 +112,8 @@ class ObjectStore:
 
 
 def _as_stat(meta: Any) -> Stat:
-    return Stat(meta["size"], meta["e_tag"])
+    seconds = int(meta["last_modified"].timestamp())  # 0 where a web server does not say
+    return Stat(meta["size"], meta["e_tag"], seconds * 1_000_000_000 or None)
 
 
 def _aws_session() -> Any:

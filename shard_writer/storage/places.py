@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.storage.client import Patience
@@ -11,6 +12,7 @@ from tokentar.shard_writer.storage.urls import _CREDENTIALS, Bucket, Url
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _HUB_KINDS = ("datasets", "spaces")
+_WEB = ("http", "https")
 
 
 def is_url(name: str) -> bool:
@@ -19,8 +21,19 @@ def is_url(name: str) -> bool:
     return match is not None and match[1].lower() != "file"
 
 
-def place(name: str | os.PathLike[str] | Url, patience: Patience | None = None) -> Path | Url:
-    """The local path or the URL that a user names. Raises SettingError for a URL that cannot be used."""
+def without_query(name: str) -> str:
+    """A web address without what follows its `?`, which may be a signature and is never shown; any other name as it is."""
+    match = _URL.match(name)
+    return name.partition("?")[0] if match is not None and match[1].lower() in _WEB else name
+
+
+def place(
+    name: str | os.PathLike[str] | Url, patience: Patience | None = None, *, with_query: bool = False
+) -> Path | Url:
+    """The local path or the URL that a user names; `with_query`: a web address may have one.
+
+    Raises SettingError for a URL that cannot be used.
+    """
     if isinstance(name, Url):
         return name
     text = os.fspath(name)
@@ -29,7 +42,10 @@ def place(name: str | os.PathLike[str] | Url, patience: Patience | None = None) 
         if (scheme := text.partition(":/")[0]) in EXTRAS:
             raise SettingError(f"{text}: one slash behind {scheme}:, needed: two, {scheme}://…")
         return Path(text)
-    scheme, rest = match[1].lower(), match[2].strip("/")
+    scheme, rest, query = match[1].lower(), match[2], ""
+    if with_query and scheme in _WEB:
+        rest, _, query = rest.partition("?")
+    rest = rest.strip("/")
     if scheme == "file":
         return Path("/" + rest)
     if scheme not in EXTRAS:
@@ -41,9 +57,11 @@ def place(name: str | os.PathLike[str] | Url, patience: Patience | None = None) 
     count = 1 if scheme != "hf" else 3 if parts[0] in _HUB_KINDS else 2
     if len(parts) < count or not all(parts[:count]):
         raise SettingError(
-            f"{text}: names no bucket or repository; needed: {scheme}://BUCKET/FOLDER, hf://datasets/USER/NAME/FOLDER"
+            f"{without_query(text)}: names no bucket or repository; needed: {scheme}://BUCKET/FOLDER, hf://datasets/USER/NAME/FOLDER"
         )
-    return Url(Bucket(f"{scheme}://{'/'.join(parts[:count])}", patience or Patience()), "/".join(parts[count:]))
+    key = "/".join(parts[count:])
+    bucket = Bucket(f"{scheme}://{'/'.join(parts[:count])}", patience or Patience(), query)
+    return Url(bucket, unquote(key) if scheme in _WEB else key)
 
 
 def on_disk(where: Path | Url) -> Path:

@@ -5,7 +5,6 @@ read is compared with what it should be; failures are tried again with pauses, u
 and no secret; nothing goes through a shell.
 """
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-import xxhash
-
 from tokentar.shard_writer.errors import SetError, StoreError
 from tokentar.shard_writer.storage import client
-from tokentar.shard_writer.storage.client import PART_BYTES, Client, Patience, Stat
+from tokentar.shard_writer.storage.client import Client, Patience, Stat
 from tokentar.shard_writer.storage.connect import connect
+from tokentar.shard_writer.storage.transfer import WrongBytes, pour, s3_tag
 
 _VERIFY = "; `tokentar verify` names all that is damaged or missing"
 _CREDENTIALS = {
@@ -38,14 +36,15 @@ class Bucket:
 
     root: str
     patience: Patience = field(default_factory=Patience)
+    query: str = field(default="", repr=False)  # of a signed link: a secret, which is sent and never shown
 
     @cached_property
     def client(self) -> Client:
         """Made when it is first needed, in the process that needs it: clients do not survive a fork."""
-        return connect(self.root, self.patience)
+        return connect(self.root, self.patience, self.query)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Bucket, (self.root, self.patience)
+        return Bucket, (self.root, self.patience, self.query)
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,9 @@ class Url:
     def files(self) -> list[tuple["Url", Stat]]:
         """The objects below this place, sorted by name. Raises StoreError."""
         prefix = f"{self.key}/" if self.key else ""
-        found = self._persist(lambda: list(self.bucket.client.list(prefix)))
+        web = "; where a web server lists no folders, name each file by its own URL"
+        way_out = web if self.bucket.root.startswith("http") else ""
+        found = self._persist(lambda: list(self.bucket.client.list(prefix)), way_out)
         return sorted(((Url(self.bucket, key), stat) for key, stat in found), key=lambda pair: pair[0].key)
 
     def names(self) -> list[str]:
@@ -110,17 +111,17 @@ class Url:
 
     def checksum(self) -> tuple[int, str]:
         """Size in bytes and XXH3-64 of what a reader gets. Raises FileNotFoundError or StoreError."""
-        return self._persist(lambda: _pour(self._pieces(None)))
+        return self._persist(lambda: pour(self._pieces(None)))
 
     def download(self, file: IO[bytes], size: int, xxh3: str | None) -> None:
-        """Write the object into a file, from its start. xxh3: None where nobody knows it.
+        """Write the object into a file, from its start. xxh3: None where it is not known.
 
         Raises SetError when it is not there or is not what it should be, StoreError when the store fails.
         """
 
         def attempt() -> None:
             file.seek(0)
-            _, seen = _pour(self._pieces(size), file)
+            _, seen = pour(self._pieces(size), file)
             if xxh3 is not None and seen != xxh3:
                 raise WrongBytes(f"checksum {seen}, needed {xxh3}; the object is damaged or of another set")
 
@@ -163,7 +164,7 @@ class Url:
             seen = self.bucket.client.stat(self.key)
             if seen.size != size:
                 return False
-            return (seen.tag or "").strip('"') == _s3_tag(path) or _pour(self._pieces(size)) == (size, xxh3)
+            return (seen.tag or "").strip('"') == s3_tag(path) or pour(self._pieces(size)) == (size, xxh3)
         except FileNotFoundError:
             return False
 
@@ -193,6 +194,8 @@ class Url:
                 why = client.reason(error)
                 if client.is_refused(error):
                     raise StoreError(f"{self}: access refused: {why}; {self._credentials}{way_out}") from None
+                if client.is_final(error):
+                    raise StoreError(f"{self}: {why}{way_out or '; check the URL'}") from None
                 pause = next(pauses, None)
                 if pause is None:
                     attempts = self.bucket.patience.attempts
@@ -210,34 +213,4 @@ class Url:
     @property
     def _credentials(self) -> str:
         """What to look at when access is refused."""
-        return _CREDENTIALS.get(self.bucket.root.partition("://")[0], "is it public?")
-
-
-class WrongBytes(Exception):
-    """What was read or written is not what it should be; another attempt may mend it."""
-
-
-def _pour(pieces: Iterator[Any], file: IO[bytes] | None = None) -> tuple[int, str]:
-    """Size and XXH3-64 of some pieces of bytes, which are written to `file` on the way."""
-    digest, size = xxhash.xxh3_64(), 0
-    for piece in pieces:
-        view = memoryview(piece)
-        digest.update(view)
-        size += view.nbytes
-        if file is not None:
-            file.write(view)
-    if file is not None:
-        file.truncate()
-        file.flush()
-    return size, digest.hexdigest()
-
-
-def _s3_tag(path: Path) -> str:
-    """The ETag that S3 gives a file that `upload` has put: its MD5, or that of the MD5s of its parts."""
-    parts = []
-    with open(path, "rb") as file:
-        while part := file.read(PART_BYTES):
-            parts.append(hashlib.md5(part, usedforsecurity=False))
-    if len(parts) < 2:
-        return (parts[0] if parts else hashlib.md5(usedforsecurity=False)).hexdigest()
-    return f"{hashlib.md5(b''.join(part.digest() for part in parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
+        return _CREDENTIALS.get(self.bucket.root.partition("://")[0], "is it public, or has the link expired?")

@@ -23,11 +23,15 @@ def doc(text: str, default: Any = ..., **kwargs: Any) -> Any:
 class WriteArguments:
     """Tokenize documents, pack them into sequences and write them as numbered WebDataset shards."""
 
-    input: list[str] = doc("Files, folders, globs (** goes through folders), URLs of these, or names of data sets.")
+    input: list[str] = doc(
+        "Files, folders, globs (** goes through folders), URLs of these, signed links to files, or names of data sets."
+    )
     tokenizer: str = doc("Name or folder of a transformers tokenizer.")
     output: str = doc("Folder of the new set, or a URL: s3://bucket/set, gs://, az://, hf://datasets/user/name.")
     seq_length: int = doc("Tokens in a sequence.", 2048)
-    text_column: str = doc("Column or key that holds the text.", "text")
+    text_column: str = doc(
+        "Column or key that holds the text; data.text: the field `text` of an object or struct `data`.", "text"
+    )
     name: str = doc("Name of the training split and of its shards: NAME-000000.tar.", "train")
     num_shards: int | None = doc(
         "Number of shards (default: of at most 64 MiB; it divides 192 or is a multiple of it).", None

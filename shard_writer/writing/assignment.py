@@ -1,4 +1,4 @@
-"""barrier: once all tasks are mapped, the counts per part and cell fix what every shard owns. No files.
+"""Which shard gets which tokens: computed from the counts per part and cell once all tasks are tokenized. No files.
 
 The stream of a split is made of windows: cells of hashed documents, each over all parts (shuffle), or parts (input
 order). `wrap` cuts the whole stream; `best_fit` packs each window by itself, so that memory stays bounded.

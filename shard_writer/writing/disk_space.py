@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokentar.shard_writer.inputs.json_lines import CompressedJsonLines
-from tokentar.shard_writer.inputs.planning import Source
+from tokentar.shard_writer.inputs.source import Source
 from tokentar.shard_writer.packing import layout
 from tokentar.shard_writer.writing.spool import DOCUMENT
 from tokentar.shard_writer.writing.tokenize_step import PART_BYTES
@@ -58,7 +58,7 @@ class HeadRoom:
 
 
 def estimate(source: Source, token_bytes: int, num_shards: int | None) -> HeadRoom | None:
-    """The estimate for a planned input, compressed files counted fourfold; None when nobody knows its size."""
+    """The estimate for a planned input, compressed files counted fourfold; None when its size is not known."""
     if source.size is None:
         return None
     tasks = list(source.tasks)

@@ -1,4 +1,4 @@
-"""The steps over all that they are for, with a bar and a word on what an earlier run has done."""
+"""Tokenize all tasks and write all shards, with a progress bar and a log line on what an earlier run has done."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from tokentar.shard_writer.engines.local import Engine
 from tokentar.shard_writer.format.manifest import ShardEntry
-from tokentar.shard_writer.inputs.planning import Source, Task
+from tokentar.shard_writer.inputs.source import Source, Task
 from tokentar.shard_writer.storage import files
 from tokentar.shard_writer.writing import spool
 from tokentar.shard_writer.writing.shard_step import NewShard
@@ -49,9 +49,9 @@ def map_tasks(engine: Engine, step: MapStep, source: Source, folder: Path) -> li
 def make_shards(
     engine: Engine, step: Callable[[Shard], ShardEntry], folder: Path, tasks: Iterable[Shard], shards: int
 ) -> tuple[ShardEntry, ...]:
-    """Let `step` make all shards in `folder`, on the disk to stay; returns their lines of the manifest, in order.
+    """Let `step` write all shards into `folder`; returns their lines of the manifest, in order.
 
-    Each goes to the disk while others are made.
+    Each is synced to the disk while others are written.
     """
     entries: dict[str, ShardEntry] = {}
     names: list[str] = []

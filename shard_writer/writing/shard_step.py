@@ -1,4 +1,4 @@
-"""reduce: from the spool to shards. Each step is a function of its argument and of files that nobody changes (G2)."""
+"""Write a shard from the spool. Its bytes depend on the argument and on files that do not change, on nothing else (G2)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""map: from a task to spool parts. A function of its argument and of files that nobody changes (G2)."""
+"""Tokenize a task of the input into the spool. What it writes depends on the task and its files, on nothing else (G2)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentar.shard_writer.inputs.documents import Bad
-from tokentar.shard_writer.inputs.planning import Task
+from tokentar.shard_writer.inputs.source import Task
 from tokentar.shard_writer.packing import layout, ragged, random_order
 from tokentar.shard_writer.packing.ragged import TokenIds
 from tokentar.shard_writer.tokenizing.encoder import DocumentEncoder

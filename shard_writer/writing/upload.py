@@ -21,7 +21,7 @@ from tokentar.shard_writer.format.dataset_info import DATASET_FILE
 from tokentar.shard_writer.format.manifest import MANIFEST_FILE, Manifest, open_shards
 from tokentar.shard_writer.storage import files
 from tokentar.shard_writer.storage.urls import Url
-from tokentar.shard_writer.writing.output import set_files
+from tokentar.shard_writer.writing.output import Output, set_files
 
 _STATE_FILE, _SET_FOLDER = "state.json", "set"
 _AT_ONCE = 4  # files
@@ -35,10 +35,6 @@ def publish(
     plan: all that decides the bytes; None when the input has no name to know it by. Raises SetError when something else
     is there, StoreError when the store fails; what is written stays for the next run then.
     """
-    if target.bucket.root.startswith("http"):
-        raise SettingError(
-            f"output: {target}: a web server can only be read from; needed: a folder, s3://, gs://, az:// or hf://"
-        )
     stage = _stage(target, spool_dir)
     with files.locked(stage):
         finished = {"plan": plan, "finished": True}
@@ -54,6 +50,17 @@ def publish(
         _upload(open_shards(stage / _SET_FOLDER), target, overwrite)
         files.remove(stage)
     return open_shards(target)
+
+
+def is_under_way(where: Path | Url, spool_dir: str | None) -> bool:
+    """Whether an earlier run has left work for this output. Raises SettingError for one that cannot be written to."""
+    if isinstance(where, Path):
+        return Output(where, None).is_unfinished
+    if where.bucket.root.startswith("http"):
+        raise SettingError(
+            f"output: {where}: a web server can only be read from; needed: a folder, s3://, gs://, az:// or hf://"
+        )
+    return bool(_state(_stage(where, spool_dir)))
 
 
 def _stage(target: Url, spool_dir: str | None) -> Path:
@@ -115,7 +122,7 @@ def _upload(manifest: Manifest, target: Url, overwrite: bool) -> None:
 
 @contextmanager
 def local_copy(source: str | os.PathLike[str] | Url) -> Iterator[Path]:
-    """The folder of a set; of one in a store, a copy that is there for the while."""
+    """The folder of a set; of one in a store, a temporary copy."""
     manifest = open_shards(source)
     if isinstance(manifest.root, Path):
         yield manifest.root

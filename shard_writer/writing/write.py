@@ -1,47 +1,42 @@
-"""plan → map → barrier → reduce → publish: from documents to a finished set.
+"""From documents to a finished set: plan the input, tokenize it, assign tokens to shards, write the shards, publish.
 
-tokenize_step.py and shard_step.py are what the workers do, assignment.py the arithmetic between them, output.py the folder,
-append.py what is there already; this file is their order.
+tokenize_step.py and shard_step.py are what the workers do, assignment.py is the arithmetic between them, output.py the
+folder, append.py and complete.py what is there already; this file is their order.
 """
 
 import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from itertools import chain
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tokentar.shard_writer.engines import local, ray
 from tokentar.shard_writer.engines.local import Engine
 from tokentar.shard_writer.errors import InputError, SettingError
-from tokentar.shard_writer.format.dataset_info import VERSION, DatasetInfo, Totals
+from tokentar.shard_writer.format.dataset_info import VERSION, DatasetInfo
 from tokentar.shard_writer.format.manifest import Manifest, first_numbers
 from tokentar.shard_writer.format.shards import RowFormat
 from tokentar.shard_writer.inputs import planning
-from tokentar.shard_writer.inputs.planning import Source
+from tokentar.shard_writer.inputs.source import Source
 from tokentar.shard_writer.packing import layout
 from tokentar.shard_writer.storage import files, places
 from tokentar.shard_writer.storage.urls import Url
 from tokentar.shard_writer.tokenizing.describe import describe
 from tokentar.shard_writer.tokenizing.loading import load_tokenizer
 from tokentar.shard_writer.tokenizing.spec import TokenizerSpec
-from tokentar.shard_writer.writing import disk_space, progress, spool, tokenize_step, upload
+from tokentar.shard_writer.writing import complete, disk_space, progress, shard_plan, spool, tokenize_step, upload
 from tokentar.shard_writer.writing.append import Base
 from tokentar.shard_writer.writing.arguments import WriteArguments
-from tokentar.shard_writer.writing.assignment import Layout, Split, Stream, Windows
 from tokentar.shard_writer.writing.origins import Origins
 from tokentar.shard_writer.writing.output import Output
-from tokentar.shard_writer.writing.shard_step import CountRows, ReduceStep, ShardTask
+from tokentar.shard_writer.writing.shard_step import ReduceStep
 from tokentar.shard_writer.writing.spool import TaskRecord
 from tokentar.shard_writer.writing.tokenize_step import MapStep
 
-VALIDATION = "validation"
 _log = logging.getLogger(__name__)
 DECIDING = (
     *("text_column", "input_format", "dataset_config", "dataset_split", "eos_token", "add_bos", "name", "num_shards"),
@@ -60,8 +55,16 @@ def write_shards(
 
     input: paths, folders, globs or data set names; or a `datasets` data set or any iterable of mappings. tokenizer: a
     name, a folder or a `transformers` tokenizer. The other names and defaults are the flags of `tokentar
-    write` (see WriteArguments). Raises SettingError, InputError or SetError; then the output is as it was.
+    write` (see WriteArguments). Where the output holds the very set already, nothing is written. Raises SettingError,
+    InputError or SetError; then the output is as it was.
     """
+    return write_or_find(input=input, tokenizer=tokenizer, output=output, **settings)[0]
+
+
+def write_or_find(
+    *, input: Any, tokenizer: Any, output: str | os.PathLike[str] | Url, **settings: Any
+) -> tuple[Manifest, bool]:
+    """The same, and whether anything was written: not where the output holds all of it already."""
     names = _names(input)
     tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, os.PathLike) else tokenizer
     name = tokenizer if isinstance(tokenizer, str) else str(tokenizer.name_or_path)
@@ -71,17 +74,21 @@ def write_shards(
     spec = _describe(tokenizer, arguments)
     source = planning.plan_rows(input, text_column=arguments.text_column) if names is None else _plan(arguments)
     plan = _identity(arguments, spec, source)
+    where = places.place(output)
+    if arguments.append and not isinstance(where, Path):
+        raise SettingError(f"append: {where}: cannot be appended to in place; append to a copy on disk and upload that")
+    if not upload.is_under_way(where, arguments.spool_dir) and not arguments.overwrite:
+        wanted = _info(arguments, spec, source)
+        if there := complete.find(where, wanted, source, append=arguments.append):
+            return there, False
 
     def build(folder: Path) -> Manifest:
         return _write_to(Output(folder, plan, arguments.overwrite, arguments.append), arguments, spec, source)
 
-    where = places.place(output)
-    if arguments.append and not isinstance(where, Path):
-        raise SettingError(f"append: {where}: cannot be appended to in place; append to a copy on disk and upload that")
     with _connected(arguments):
         if isinstance(where, Path):
-            return build(where)
-        return upload.publish(where, arguments.spool_dir, plan, arguments.overwrite, build)
+            return build(where), True
+        return upload.publish(where, arguments.spool_dir, plan, arguments.overwrite, build), True
 
 
 def _connected(arguments: WriteArguments) -> AbstractContextManager[None]:
@@ -165,22 +172,26 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
         source.refuse_changes()
         Origins.of(records, base.documents).save(target.spool)
         skipped = _skipped(records)
-        shape = _layout(records, map_step, reduce_step)
-        totals, shards, tasks = _cut(engine, arguments, map_step, shape, base, skipped)
+        shape = shard_plan.layout_of(records, map_step, reduce_step)
+        totals, shards, tasks = shard_plan.cut(engine, arguments, map_step, shape, base, skipped)
         entries = progress.make_shards(engine, reduce_step, reduce_step.folder, tasks, shards)
-    info = DatasetInfo(
+    info = replace(_info(arguments, spec, source), splits=totals, skipped=skipped, shards=len(entries))
+    new = Manifest(target.folder, info, entries, first_numbers(entries))
+    return target.publish(base.extended(new), new)
+
+
+def _info(arguments: WriteArguments, spec: TokenizerSpec, source: Source) -> DatasetInfo:
+    """What dataset.json will say, but for what comes out."""
+    return DatasetInfo(
         seq_length=arguments.seq_length,
         dtype=spec.dtype.name,
         tokenizer=spec.info,
         source={"input": source.names, "in_memory": source.identity is None, "bytes": source.size},
         settings=_settings(arguments, spec),
         seed=arguments.seed,
-        splits=totals,
-        skipped=skipped,
-        shards=len(entries),
+        splits={},
+        skipped={},
     )
-    new = Manifest(target.folder, info, entries, first_numbers(entries))
-    return target.publish(base.extended(new), new)
 
 
 def _map_step(arguments: WriteArguments, source: Source, target: Output) -> MapStep:
@@ -209,62 +220,8 @@ def _reduce_step(arguments: WriteArguments, spec: TokenizerSpec, target: Output)
     )
 
 
-def _layout(records: list[TaskRecord], step: MapStep, reduce_step: ReduceStep) -> Layout:
-    parts = [part for record in records for part in spool.parts_of(step.folder, record, step.num_cells)]
-    ends = np.empty((len(parts), step.num_cells, 2), np.uint32)
-    for index, part in enumerate(parts):
-        ends[index] = part.ends()
-    return Layout(
-        folder=step.folder,
-        parts=np.array([(part.task, part.number) for part in parts], np.int64).reshape(-1, 2),
-        ends=ends,
-        row_format=reduce_step.row_format,
-        shuffle=step.shuffle,
-    )
-
-
 def _skipped(records: list[TaskRecord]) -> dict[str, int]:
     counter: Counter[str] = Counter()
     for record in records:
         counter.update(record.skipped)
     return dict(sorted(counter.items()))
-
-
-def _cut(
-    engine: Engine, arguments: WriteArguments, step: MapStep, shape: Layout, base: Base, skipped: dict[str, int]
-) -> tuple[dict[str, Totals], int, Iterator[ShardTask]]:
-    """Totals by split, and the shards of all splits, numbered through: how many, and one after the other."""
-    splits = [Split(arguments.name, range(step.train_cells))]
-    if step.validation_cells:
-        splits.append(Split(VALIDATION, range(step.train_cells, step.num_cells)))
-    totals: dict[str, Totals] = {}
-    tasks: list[Iterator[ShardTask]] = []
-    shards = 0
-    for split in splits:
-        stream = _stream(engine, arguments, shape.windows(split))
-        first_sequence = base.sequences + sum(before.sequences for before in totals.values())
-        try:
-            totals[split.name] = shape.totals(split, stream)
-        except InputError as error:
-            raise InputError(f"{error}; skipped: {skipped or 'nothing'}") from None
-        num_shards = (
-            (arguments.num_shards if split.name == arguments.name else None)
-            or base.num_shards(split.name, stream.sequences)
-            or layout.default_num_shards(stream.sequences, shape.row_format.stride)
-        )
-        stream.check_shards(split.name, num_shards)
-        first_shard, shards = base.next_shard(split.name), shards + num_shards
-        tasks.append(
-            stream.shard_tasks(
-                split.name, num_shards=num_shards, first_shard=first_shard, first_sequence=first_sequence
-            )
-        )
-    return totals, shards, chain.from_iterable(tasks)
-
-
-def _stream(engine: Engine, arguments: WriteArguments, windows: Windows) -> Stream:
-    if arguments.packing == "wrap":
-        return Stream(windows=windows, sizes=windows.tokens(), per_sequence=arguments.seq_length, apart=False)
-    rows = dict(engine.run(CountRows(arguments.seq_length), enumerate(windows)))
-    sizes = np.array([rows[i] for i in range(len(windows))], np.int64)
-    return Stream(windows=windows, sizes=sizes, per_sequence=1, apart=True)

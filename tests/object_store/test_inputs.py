@@ -1,10 +1,7 @@
 """Text in a bucket is an input like text on disk: the same shards, whatever happens on the way (G1, G2)."""
 
 import re
-import threading
 from collections.abc import Callable
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.web import web_server
 from tests.helpers.written import contents, jsonl
 from tests.object_store.proxy import SLOW_DOWN, Fault, FaultProxy
 from tests.object_store.server import BUCKET, Server
@@ -119,21 +117,11 @@ def test_an_object_that_changes_after_it_was_listed_ends_the_run(stored: str, se
         list(task.reader.read("text", Bad("error")))
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Says nothing of what it serves."""
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 def test_inputs_and_sets_are_read_from_a_web_server(write: Write, corpus: Path, tmp_path: Path) -> None:
     here = write(str(corpus / "a.jsonl"), "here")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as web:
-        threading.Thread(target=web.serve_forever, daemon=True).start()
-        url = "http://{}:{}".format(*web.server_address)
-        there = write(f"{url}/corpus/a.jsonl", "there")
-        loader = ShardLoader(f"{url}/here", batch_size=2, access=Access(cache_dir=str(tmp_path / "cache")))
+    with web_server(tmp_path) as web:
+        there = write(f"{web.url}/corpus/a.jsonl", "there")
+        loader = ShardLoader(f"{web.url}/here", batch_size=2, access=Access(cache_dir=str(tmp_path / "cache")))
         read = [batch["input_ids"].tolist() for batch in loader]
-        web.shutdown()
     assert shards(there) == shards(here)
     assert read == [batch["input_ids"].tolist() for batch in ShardLoader(here, batch_size=2)]

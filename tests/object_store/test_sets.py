@@ -135,6 +135,16 @@ def test_a_set_in_a_store_is_never_mixed_with_another(server: Server, write: Wri
     assert objects(server, url) == contents(tmp_path / "out")
 
 
+def test_the_same_writing_to_a_store_again_sends_nothing(proxy: FaultProxy, write: Write, url: Url) -> None:
+    first = write(url)
+    proxy.requests.clear()
+    assert write(url).info == first.info
+    assert {request.split()[0] for request in proxy.requests} <= {"GET", "HEAD"}
+    proxy.requests.clear()
+    write(url, overwrite=True)
+    assert "PUT" in {request.split()[0] for request in proxy.requests}
+
+
 def test_verify_names_what_differs_in_a_store(write: Write, url: Url, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = write(url)
     whole = (url / "train-000001.tar").read_bytes()

@@ -113,11 +113,27 @@ def test_a_set_is_replaced_only_when_asked_for(
 ) -> None:
     source = jsonl(tmp_path / "a.jsonl", ["abcdefg"] * 10)
     flags = ["--input", source, "--seq_length", "8"]
+    other = ["--input", source, "--seq_length", "4"]
     assert write(*flags) == 0
     capsys.readouterr()
-    assert write(*flags) == 1
+    assert write(*other) == 1
     assert "already holds dataset.json, manifest.jsonl, train-000000.tar" in error_of(capsys)
-    assert write(*flags, "--overwrite") == 0
+    assert write(*other, "--overwrite") == 0
+
+
+def test_a_job_that_is_started_again_says_that_it_is_complete_and_ends_well(
+    write: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--input", jsonl(tmp_path / "a.jsonl", ["abcdefg"] * 10), "--seq_length", "8"]
+    copy = ["reshard", str(tmp_path / "out"), str(tmp_path / "copy"), "--num_shards", "2"]
+    for command in (lambda: write(*flags), lambda: main(copy)):
+        assert command() == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert command() == 0
+        assert capsys.readouterr().out.splitlines() == [
+            *lines[:-1],
+            f"{lines[-1].partition(': ')[0]}: complete already, nothing to write",
+        ]
 
 
 @pytest.mark.parametrize(

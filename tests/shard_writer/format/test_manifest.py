@@ -1,13 +1,17 @@
 """dataset.json and manifest.jsonl: written last, read back equal, and refused with a sentence when they do not fit."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import product
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tokentar import Manifest, SetError, open_shards
+from tests.helpers.written import jsonl
+from tokentar import Manifest, SetError, open_shards, write_shards
 from tokentar.shard_writer.format.manifest import ShardEntry, write_manifest
 from tokentar.shard_writer.maintenance.verify import faults
 
@@ -95,13 +99,15 @@ def test_a_manifest_names_files_of_its_own_folder_only(name: str, marked: Factor
     [
         ({"version": 2}, "format version 2, this tokentar reads 1"),
         ({"format": "other"}, "not the dataset.json of a tokentar set"),
-        ({"unheard_of": 1}, "a key is missing, unknown or wrong"),
-        ({"totals": {}}, "a key is missing, unknown or wrong"),
-        ({"seq_length": "8"}, "'8' tokens of 'uint16', needed: a number, of uint16 or uint32"),
-        ({"dtype": "ids"}, "8 tokens of 'ids', needed: a number, of uint16 or uint32"),
+        ({"unheard_of": 1}, r"dataset\.json: unheard_of: unknown key; restore the file, or write"),
+        ({"totals": {}}, r"dataset\.json: totals: Object missing required field"),
+        ({"seq_length": "8"}, r"dataset\.json: seq_length: Expected `int`, got `str`"),
+        ({"seq_length": 0}, r"dataset\.json: seq_length: Expected `int` >= 1"),
+        ({"dtype": "ids"}, r"dataset\.json: dtype: Expected `str` matching regex"),
+        ({"settings": {"packing": "best"}}, r"dataset\.json: settings\.packing: Invalid enum value 'best'"),
         (
             {"splits": {"train": {"documents": 1, "tokens": 1, "sequences": 1, "tail": 0}}},
-            "lists 8 sequences where dataset.json counts 1",
+            r"dataset\.json: totals\.documents: 8, but the splits have 1 together",
         ),
     ],
 )
@@ -109,6 +115,70 @@ def test_a_dataset_json_that_does_not_fit_is_refused(changes: dict[str, Any], me
     manifest = marked(2, 4)
     edit(manifest, **changes)
     with pytest.raises(SetError, match=message):
+        open_shards(manifest.root)
+
+
+WRONG = ["8", [], [8], {}, None, -1, 8.0, 1.5, True, 10**30]
+
+
+def places_of_numbers(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where numbers stand in parsed JSON."""
+    pairs = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for key, value in pairs:
+        yield from places_of_numbers(value, (*path, key))
+    if type(values) in (int, float):
+        yield path
+
+
+def without_limits(path: tuple[Any, ...], value: Any) -> bool:
+    """Whether a value is right at this place: any whole number is a seed, null a number that nobody knows or chose."""
+    if path[-1] == "seed":
+        return type(value) is int
+    if path[-1] == "validation_fraction":
+        return type(value) in (int, float)
+    return value is None and (path[-1] == "num_shards" or path == ("shards",) or path[-2:] == ("source", "bytes"))
+
+
+@pytest.fixture(scope="module")
+def appended(tmp_path_factory: pytest.TempPathFactory, t0: Any) -> Path:
+    """A set that was appended to, so that dataset.json holds a number in each place that may have one."""
+    folder = tmp_path_factory.mktemp("appended")
+    settings: dict[str, Any] = {"tokenizer": t0, "output": folder / "set", "seq_length": 8, "workers": 0}
+    for number in range(2):
+        source = jsonl(folder / f"{number}.jsonl", ["a long text"] * 20)
+        (folder / f"{number}.jsonl").write_text(Path(source).read_text() + '{"text": null}\n')
+        write_shards(input=source, num_shards=2, validation_fraction=0.3, append=number > 0, **settings)
+    return folder / "set"
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "manifest.jsonl"])
+def test_a_wrong_value_in_place_of_any_number_is_refused_with_file_and_key(name: str, appended: Path) -> None:
+    path = appended / name
+    before = path.read_text()
+    first, *others = [before] if name == "dataset.json" else before.splitlines()
+    places = list(places_of_numbers(json.loads(first)))
+    assert len(places) == (43 if name == "dataset.json" else 3)
+    try:
+        for place, wrong in product(places, WRONG):
+            if without_limits(place, wrong):
+                continue
+            values = json.loads(first)
+            reduce(getitem, place[:-1], values)[place[-1]] = wrong
+            path.write_text("\n".join([json.dumps(values), *others, ""]))
+            key = next(part for part in reversed(place) if isinstance(part, str))
+            with pytest.raises(SetError) as caught:
+                open_shards(appended)
+            assert name in str(caught.value)
+            assert key in str(caught.value) or f"{place[-2:][0]}[...]" in str(caught.value), (place, wrong)
+    finally:
+        path.write_text(before)
+    assert open_shards(appended).info.totals.documents == 40
+
+
+def test_a_file_of_endless_brackets_is_refused(marked: Factory) -> None:
+    manifest = marked(2, 4)
+    (manifest.folder / "dataset.json").write_text("[" * 100_000)
+    with pytest.raises(SetError, match=r"dataset\.json: not JSON"):
         open_shards(manifest.root)
 
 
@@ -130,7 +200,7 @@ def test_a_broken_line_is_named_by_its_number(line: str, marked: Factory) -> Non
 def test_a_manifest_of_odd_bytes_is_named(marked: Factory) -> None:
     path = marked(2, 4).root / "manifest.jsonl"
     path.write_bytes(path.read_bytes() + b"\xff\n")
-    with pytest.raises(SetError, match=r"manifest\.jsonl:3: not a shard's line"):
+    with pytest.raises(SetError, match=r"manifest\.jsonl:3: not JSON"):
         open_shards(path.parent)
 
 

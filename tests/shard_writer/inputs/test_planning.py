@@ -18,6 +18,7 @@ import zstandard
 from tests.helpers.written import first_ids, jsonl, written_texts
 from tokentar import InputError, write_shards
 from tokentar.shard_writer.inputs import planning
+from tokentar.shard_writer.inputs.source import Source
 
 TEXTS = [f"document {i} é" for i in range(40)]
 
@@ -29,7 +30,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "_ROWS_CHARS", 64)
 
 
-def plan(*inputs: str, **settings: Any) -> planning.Source:
+def plan(*inputs: str, **settings: Any) -> Source:
     defaults = {"text_column": "text", "input_format": "auto", "dataset_config": None, "dataset_split": "train"}
     return planning.plan_files(list(inputs), **(defaults | settings))
 

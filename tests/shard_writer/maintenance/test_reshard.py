@@ -139,5 +139,5 @@ def test_a_set_without_provenance_is_resharded_without(t0: Any, tmp_path: Path) 
 def test_the_command_prints_what_came_out(source: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reshard", str(source.root), str(tmp_path / "out"), "--num_shards", "4"]) == 0
     assert "; 4 shards, " in capsys.readouterr().out
-    assert main(["reshard", str(source.root), str(tmp_path / "out"), "--num_shards", "4"]) == 1
+    assert main(["reshard", str(source.root), str(tmp_path / "out"), "--num_shards", "5"]) == 1
     assert "already holds" in capsys.readouterr().err

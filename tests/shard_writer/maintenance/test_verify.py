@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.tokenizers import byte_tokenizer
+from tests.helpers.web import web_server
 from tests.helpers.written import contents, jsonl
 from tokentar import Manifest, SetError, open_shards, write_shards
 from tokentar.__main__ import main
@@ -192,3 +193,15 @@ def test_what_dataset_json_says_is_enough_to_write_the_set_again(sound: Sound) -
     assert list(repair(root, workers=0)) == ["web-000000.tar: written again"]
     assert contents(root) == before
     assert json.loads(before["dataset.json"])["settings"]["add_bos"] is True
+
+
+def test_a_set_on_a_web_server_without_listing_is_verified(
+    marked: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = marked(3, 4).folder
+    with web_server(root.parent) as web:
+        assert main(["verify", f"{web.url}/{root.name}"]) == 0
+        assert "3 shards, 30,720 bytes, all as written" in capsys.readouterr().out
+        (root / "train-000001.tar").write_bytes(b"short")
+        assert main(["verify", f"{web.url}/{root.name}"]) == 1
+        assert "train-000001.tar: 5 bytes, needed 10240" in capsys.readouterr().err

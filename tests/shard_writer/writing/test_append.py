@@ -102,10 +102,10 @@ def test_documents_are_numbered_on(write: Write, tmp_path: Path) -> None:
     assert set(table["source"].to_pylist()) == {str(tmp_path / "10-15.jsonl")}
 
 
-def test_the_same_input_may_be_appended_again_by_a_new_command(write: Write) -> None:
+def test_the_same_input_is_appended_again_only_with_overwrite(write: Write) -> None:
     write(range(20), num_shards=2)
-    for _ in range(2):
-        manifest = write(range(20, 30), append=True)
+    for overwrite in (False, False, True):
+        manifest = write(range(20, 30), append=True, overwrite=overwrite)
     assert sorted(numbers(manifest)) == sorted([*range(20), *range(20, 30), *range(20, 30)])
 
 
