@@ -1,14 +1,15 @@
 """tokentar write: tokenize documents, pack them into sequences and write them as numbered shards."""
 
-import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
 from tokentar.shard_writer.commands.summary import summary
 from tokentar.shard_writer.config import recipes
 from tokentar.shard_writer.engines import local
+from tokentar.shard_writer.tokenizing.loading import load_transformers_without_torch
+from tokentar.shard_writer.tokenizing.tokenizer_file import FileTokenizer, load_for_writing
 from tokentar.shard_writer.writing.arguments import WriteArguments
 
 
@@ -18,24 +19,19 @@ def main(prog: str, argv: Sequence[str]) -> int:
     start = time.monotonic()
     if arguments.engine == "local" and arguments.num_workers:
         local.begin()  # it imports what workers need while this process imports the rest
-    load_transformers_without_torch()
+    settings: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(arguments)}
+    quick = _quick_tokenizer(arguments)
+    if quick is not None:
+        settings["tokenizer"] = quick
+    else:
+        load_transformers_without_torch()
     from tokentar.shard_writer.writing.write import write_shards
 
-    manifest = write_shards(**{field.name: getattr(arguments, field.name) for field in fields(arguments)})
+    manifest = write_shards(**settings)
     print(summary(manifest, time.monotonic() - start))
     return 0
 
 
-def load_transformers_without_torch() -> None:
-    """Tokenizers do without torch, whose import takes longer than all the rest of the start.
-
-    transformers looks for it once; what else wants it later still finds it.
-    """
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # or it says that it has no models
-    if "torch" in sys.modules:
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]  # as if it were not installed
-    try:
-        from transformers import AutoTokenizer  # noqa: F401
-    finally:
-        del sys.modules["torch"]
+def _quick_tokenizer(arguments: WriteArguments) -> FileTokenizer | None:
+    """The tokenizer without transformers, unless its import is needed or asked for."""
+    return None if arguments.tokenizer_engine == "transformers" else load_for_writing(arguments.tokenizer)
