@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from tokentar.shard_writer.commands.interrupts import end_at_once
 from tokentar.shard_writer.format.manifest import Manifest, open_shards
 from tokentar.shard_writer.maintenance.show import rows_as_text
 from tokentar.shard_writer.tokenizing.loading import load_matching_tokenizer, load_transformers_without_torch
@@ -33,5 +34,6 @@ def _tokenizer(manifest: Manifest, name: str | None) -> Any:
     quick = load_for_reading(folder, manifest.info.tokenizer) if folder else None
     if quick is not None:
         return quick
-    load_transformers_without_torch()
+    with end_at_once():
+        load_transformers_without_torch()
     return load_matching_tokenizer(manifest, name)

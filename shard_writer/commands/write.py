@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from tokentar.shard_writer.commands.interrupts import end_at_once
 from tokentar.shard_writer.commands.summary import summary
 from tokentar.shard_writer.config import recipes
 from tokentar.shard_writer.engines import local
@@ -20,14 +21,13 @@ def main(prog: str, argv: Sequence[str]) -> int:
     if arguments.engine == "local" and arguments.num_workers:
         local.begin()  # it imports what workers need while this process imports the rest
     settings: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(arguments)}
-    quick = _quick_tokenizer(arguments)
-    if quick is not None:
-        settings["tokenizer"] = quick
-    else:
-        load_transformers_without_torch()
-    from tokentar.shard_writer.writing.write import write_shards
+    with end_at_once():
+        quick = _quick_tokenizer(arguments)
+        if quick is None:
+            load_transformers_without_torch()
+        from tokentar.shard_writer.writing.write import write_shards
 
-    manifest = write_shards(**settings)
+    manifest = write_shards(**settings | ({"tokenizer": quick} if quick is not None else {}))
     print(summary(manifest, time.monotonic() - start))
     return 0
 

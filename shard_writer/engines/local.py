@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import forkserver, get_context
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -48,9 +48,17 @@ class Engine:
 
 
 def begin() -> None:
-    """Start the process that workers are forked from: it imports what they need while this one goes on with something else."""
+    """Start the process that workers are forked from: it imports what they need while this one goes on with something else.
+
+    It inherits that Ctrl-C is not for it: the main process ends it.
+    """
+    resource_tracker.ensure_running()  # else the call below starts it, and lets Ctrl-C through again
     get_context("forkserver").set_forkserver_preload(list(_PRELOADED))
-    forkserver.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
