@@ -1,6 +1,7 @@
 """What a command imports and starts before it does its work, and how Ctrl-C ends it meanwhile."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -128,10 +129,25 @@ def test_an_ignored_signal_stays_ignored(folder: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_ctrl_c_is_not_for_the_process_that_workers_are_forked_from() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_signals_are_not_for_the_process_that_workers_are_forked_from(number: signal.Signals) -> None:
     local.begin()
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     status = Path(f"/proc/{server._forkserver_pid}/status").read_text().splitlines()
     (blocked,) = [int(line.split()[1], 16) for line in status if line.startswith("SigBlk:")]
-    assert blocked & 1 << signal.SIGINT - 1
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert blocked & 1 << number - 1
+    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_ctrl_c_while_a_worker_starts_waits_until_it_has_started() -> None:
+    class Interrupts:
+        """Pickled on the way to a new worker process, in the midst of its start."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            os.kill(os.getpid(), signal.SIGINT)
+            return (dict, ())
+
+    with local.local(1, id, Interrupts()) as engine:
+        with pytest.raises(KeyboardInterrupt):
+            list(engine.run(abs, [-1]))
+        assert len(engine.pool._processes) == 1  # type: ignore[attr-defined]  # it is known, so that it is ended
