@@ -97,7 +97,7 @@ def test_the_commands_run_beside_a_users_own_files(installed: Path, own_folder: 
     command = installed / "tokentar"
     assert "── sequence 0 · " in run(command, "show", "set", "--rows", "1", cwd=own_folder).stdout
     assert "3 shards" in run(command, "verify", "set", cwd=own_folder).stdout
-    assert "30" in run(command, "plan", "--shards", "set", "--streams", "1", cwd=own_folder).stdout
+    assert "30 sequences × 16 tokens in 3 shards" in run(command, "plan", "--shards", "set", cwd=own_folder).stdout
     assert "2 shards" in run(command, "reshard", "set", "resharded", "--num_shards", "2", cwd=own_folder).stdout
     python = installed / "python"
     assert "all as written" in run(python, "-m", "tokentar", "verify", "resharded", cwd=own_folder).stdout

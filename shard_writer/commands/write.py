@@ -6,11 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from tokentar.shard_writer.commands.interrupts import end_at_once
-from tokentar.shard_writer.commands.summary import summary
 from tokentar.shard_writer.config import recipes
 from tokentar.shard_writer.engines import local
-from tokentar.shard_writer.tokenizing.loading import load_transformers_without_torch
-from tokentar.shard_writer.tokenizing.tokenizer_file import FileTokenizer, load_for_writing
 from tokentar.shard_writer.writing.arguments import WriteArguments
 
 
@@ -22,16 +19,21 @@ def main(prog: str, argv: Sequence[str]) -> int:
         local.begin()  # it imports what workers need while this process imports the rest
     settings: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(arguments)}
     with end_at_once():
-        quick = _quick_tokenizer(arguments)
-        if quick is None:
-            load_transformers_without_torch()
+        settings["tokenizer"] = _tokenizer(arguments)
+        from tokentar.shard_writer.commands.summary import summary
         from tokentar.shard_writer.writing.write import write_shards
 
-    manifest = write_shards(**settings | ({"tokenizer": quick} if quick is not None else {}))
-    print(summary(manifest, time.monotonic() - start))
+    print(summary(write_shards(**settings), time.monotonic() - start))
     return 0
 
 
-def _quick_tokenizer(arguments: WriteArguments) -> FileTokenizer | None:
-    """The tokenizer without transformers, unless its import is needed or asked for."""
-    return None if arguments.tokenizer_engine == "transformers" else load_for_writing(arguments.tokenizer)
+def _tokenizer(arguments: WriteArguments) -> Any:
+    """The tokenizer from its file or, where that will not do, its name, with transformers imported to load it."""
+    from tokentar.shard_writer.tokenizing.loading import load_transformers_without_torch
+    from tokentar.shard_writer.tokenizing.tokenizer_file import load_for_writing
+
+    found = None if arguments.tokenizer_engine == "transformers" else load_for_writing(arguments.tokenizer)
+    if found is not None:
+        return found
+    load_transformers_without_torch()
+    return arguments.tokenizer
