@@ -66,7 +66,7 @@ class FileTokenizer:
 def load_for_writing(folder: str) -> FileTokenizer | None:
     """The tokenizer of a folder; None where something beside tokenizer.json could decide what AutoTokenizer makes of it."""
     path = Path(folder)
-    if not path.is_dir() or {file.name for file in path.iterdir()} - _WITHOUT_EFFECT != {FILE, CONFIG}:
+    if not folder or not path.is_dir() or {file.name for file in path.iterdir()} - _WITHOUT_EFFECT != {FILE, CONFIG}:
         return None
     config, backend = _read_config(path), _read_backend(path)
     if config is None or backend is None or config.get("tokenizer_class") not in _GENERIC:
