@@ -1,5 +1,5 @@
-# make quickstart   sets up .venv, then writes shards of real text and trains on two processes
-# make test         sets up .venv, then runs the whole gate: ruff, mypy, pytest, the docs, the built wheel
+# make quickstart   sets up .venv with what tokentar needs, then writes shards of real text and trains on two processes
+# make test         adds the tools of development, then runs the whole gate: ruff, mypy, pytest, the docs
 # make docs         builds docs/ into build/docs
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,33 +8,36 @@ STDLIB = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib
 
 .PHONY: quickstart test format clean
 
-quickstart: .venv/installed
+quickstart: .venv/core
 	$(BIN)/python recipes/train_tokenizer.py --input "$(STDLIB)/*.py" --vocab_size 4096 --output $(WORK)/tokenizer
 	$(BIN)/tokentar write --config recipes/quickstart.yaml --input "$(STDLIB)/*.py" "$(STDLIB)/[!s]*/**/*.py" --overwrite
 	$(BIN)/tokentar show $(WORK)/shards --rows 1
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m tokentar.train --config recipes/quickstart.yaml
 
-test: .venv/installed build/packages
+test: .venv/dev build/packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 	$(MAKE) docs
-	sh tests/wheel.sh $(BIN)/python
 
 .PHONY: docs
-docs: .venv/installed
+docs: .venv/dev
 	$(BIN)/python -m sphinx -W --keep-going --quiet docs build/docs
 
-format: .venv/installed
+format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # torch first and by its exact version: what depends on it would otherwise bring another build
-.venv/installed: pyproject.toml constraints.txt
+.venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,report]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[report]'
+	touch $@
+
+.venv/dev: .venv/core
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[report,dev]'
 	touch $@
 
 # the folders by the names that they have when installed, for mypy

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tokentar.shard_writer.storage.files import checksum
@@ -24,6 +23,8 @@ def difference(first: dict[str, str], second: dict[str, str]) -> str | None:
 
 
 def _version(library: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # which takes longer than the rest of this module
+
     try:
         return version(library)
     except PackageNotFoundError:

@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from tokentar.train.commands.train import main
+    from tokentar.shard_writer.commands.interrupts import end_at_once
 except ModuleNotFoundError as error:
     if error.name != "tokentar":
         raise
@@ -12,4 +12,7 @@ except ModuleNotFoundError as error:
     )
 
 if __name__ == "__main__":
+    with end_at_once():
+        import tokentar.train.trainer.trainer  # noqa: F401  # torch and transformers, which take seconds
+        from tokentar.train.commands.train import main
     sys.exit(main("torchrun -m tokentar.train", sys.argv[1:]))

@@ -4,6 +4,7 @@ Exit status: 0 done; 1 the command could not do it, or found faults; 2 no such c
 Ctrl-C and a closed pipe.
 """
 
+import difflib
 import errno
 import importlib
 import logging
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tokentar.shard_writer.commands.interrupts import STATUS, end_at_once
 from tokentar.shard_writer.errors import TokentarError
 
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what can be mended outside
@@ -46,14 +48,22 @@ def usage(prog: str, commands: Mapping[str, Command]) -> str:
 
 def main(prog: str, commands: Mapping[str, Command], argv: Sequence[str]) -> int:
     """Run a command; returns the exit status."""
-    if not argv or argv[0] not in commands:
-        asked_for_help = list(argv[:1]) in (["-h"], ["--help"])
-        if argv and not asked_for_help:
-            print(f"error: no command {argv[0]!r}", file=sys.stderr)
-        print(usage(prog, commands), file=sys.stdout if asked_for_help else sys.stderr)
-        return 0 if asked_for_help else 2
+    word = argv[0] if argv else ""
+    if word in ("-h", "--help"):
+        print(usage(prog, commands))
+        return 0
+    if word == "--version":
+        from importlib import metadata
+
+        print(f"tokentar {metadata.version('tokentar')}")
+        return 0
+    if word not in commands:
+        if word:
+            print(_no_command(word, commands), file=sys.stderr)
+        print(usage(prog, commands), file=sys.stderr)
+        return 2
     try:
-        return _run(prog, commands[argv[0]], argv)
+        return _run(prog, commands[word], argv)
     except TokentarError as error:
         print(f"error: {error}", file=sys.stderr)
     except BrokenPipeError:  # nobody reads what is printed: `| head`
@@ -64,14 +74,21 @@ def main(prog: str, commands: Mapping[str, Command], argv: Sequence[str]) -> int
         print(f"error: {error.filename or ''}: {error.strerror or error}{way_out}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from what is done", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return STATUS
     return 1
+
+
+def _no_command(word: str, commands: Mapping[str, Command]) -> str:
+    near = difflib.get_close_matches(word, commands, n=1)
+    return f"error: no command {word!r}" + (f"; nearest: {near[0]}" if near else "")
 
 
 def _run(prog: str, command: Command, argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as on Ctrl-C
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("tokentar").setLevel(logging.INFO)  # and what clients of stores say of themselves is left out
-    status: int = importlib.import_module(command.module).main(f"{prog} {argv[0]}", argv[1:])
+    with end_at_once():
+        module = importlib.import_module(command.module)
+    status: int = module.main(f"{prog} {argv[0]}", argv[1:])
     sys.stdout.flush()
     return status

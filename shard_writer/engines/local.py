@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import forkserver, get_context
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ _PRELOADED = (
     "fastokens",
     "tokenizers",
 )
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -33,6 +34,32 @@ class SerialExecutor(Executor):
         future: Future[Result] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
+
+
+class _Processes(ProcessPoolExecutor):
+    """Finishes the start of a worker before Ctrl-C is heard: else it would start while the main process ends, and fail."""
+
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> "Future[Result]":
+        """Starts a worker too, where all that there are have work."""
+        with _interrupts_wait():
+            return super().submit(fn, *args, **kwargs)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C and SIGTERM take effect behind the block. Only the main thread hears of them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 @dataclass(frozen=True)
@@ -48,9 +75,17 @@ class Engine:
 
 
 def begin() -> None:
-    """Start the process that workers are forked from: it imports what they need while this one goes on with something else."""
+    """Start the process that workers are forked from: it imports what they need while this one goes on with something else.
+
+    It inherits that Ctrl-C and SIGTERM, which whole groups of processes get, are not for it: it ends with the main process.
+    """
+    resource_tracker.ensure_running()  # else the call below starts it, and lets the signals through again
     get_context("forkserver").set_forkserver_preload(list(_PRELOADED))
-    forkserver.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -64,7 +99,7 @@ def local(workers: int, prepare: Callable[[Any], None], argument: Any) -> Iterat
     context = get_context("forkserver")
     theirs, ours = context.Pipe(duplex=False)
     first = (theirs, dict(os.environ), prepare, argument)
-    with ours, theirs, ProcessPoolExecutor(workers, context, _start_worker, first) as pool:
+    with ours, theirs, _Processes(workers, context, _start_worker, first) as pool:
         try:
             yield Engine(pool, 2 * workers)
         finally:
@@ -105,6 +140,7 @@ def _start_worker(
     os.environ.update(environment)
     one_core()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # by which the main process ends it
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     prepare(argument)
 

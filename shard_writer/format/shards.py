@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentar.shard_writer.errors import SetError
-from tokentar.shard_writer.packing.ragged import TokenIds
+from tokentar.shard_writer.packing.token_ids import TokenIds
 
 BLOCK = 512
 _SLICE_BYTES = 1 << 20

@@ -8,7 +8,7 @@ import numpy as np
 from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.format.manifest import Manifest
 from tokentar.shard_writer.packing import policies
-from tokentar.shard_writer.packing.ragged import TokenIds
+from tokentar.shard_writer.packing.token_ids import TokenIds
 
 BOUNDARY = "⏎ end of document ⏎"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentar.shard_writer.packing.ragged import TokenIds
+from tokentar.shard_writer.packing.token_ids import TokenIds
 
 POLICIES = ("wrap", "best_fit")
 Ints = NDArray[np.int64]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
+from tokentar.shard_writer.packing.token_ids import TokenIds
 
 
 def take(ids: TokenIds, lengths: NDArray[np.int64], order: NDArray[np.int64]) -> TokenIds:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.packing import ragged
-from tokentar.shard_writer.packing.ragged import TokenIds
+from tokentar.shard_writer.packing.token_ids import TokenIds
 from tokentar.shard_writer.tokenizing import long_documents
 from tokentar.shard_writer.tokenizing.engine_check import CheckedEngine, Encoded, Engine
 from tokentar.shard_writer.tokenizing.spec import TokenizerSpec, flatten, plain_ids

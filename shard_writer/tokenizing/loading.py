@@ -1,6 +1,7 @@
 """Tokenizers by name: folders of this machine, repositories of the Hugging Face Hub, and the cache of those."""
 
 import os
+import sys
 from typing import Any
 
 from tokentar.shard_writer.errors import SetError, SettingError
@@ -71,3 +72,18 @@ def check_tokenizer(manifest: Manifest, tokenizer: Any, name: str) -> None:
             f"tokenizer {name!r}: fingerprint {seen} ({len(tokenizer)} tokens), but {manifest.root} was written with {info.name!r}, "
             f"fingerprint {info.fingerprint} ({info.vocab_length} tokens); use that one, or write the set again"
         )
+
+
+def load_transformers_without_torch() -> None:
+    """Tokenizers do without torch, whose import takes longer than all the rest of the start.
+
+    transformers looks for it once; what else wants it later still finds it.
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # or it says that it has no models
+    if "torch" in sys.modules or "transformers" in sys.modules:  # the latter knows by now whether there is torch
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]  # as if it were not installed
+    try:
+        from transformers import AutoTokenizer  # noqa: F401
+    finally:
+        del sys.modules["torch"]

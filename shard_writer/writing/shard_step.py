@@ -15,7 +15,7 @@ from tokentar.shard_writer.format.manifest import ShardEntry
 from tokentar.shard_writer.format.shards import RowFormat, shard_slices
 from tokentar.shard_writer.packing import policies, ragged, random_order
 from tokentar.shard_writer.packing.policies import Tiles
-from tokentar.shard_writer.packing.ragged import TokenIds
+from tokentar.shard_writer.packing.token_ids import TokenIds
 from tokentar.shard_writer.storage import files
 from tokentar.shard_writer.writing.origins import Origins
 from tokentar.shard_writer.writing.spool import Spans

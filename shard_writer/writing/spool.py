@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokentar.shard_writer.errors import SetError
-from tokentar.shard_writer.packing.ragged import TokenIds
+from tokentar.shard_writer.packing.token_ids import TokenIds
 from tokentar.shard_writer.storage import files
 
 FOLDER = ".spool"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokentar.shard_writer.inputs.documents import Bad
 from tokentar.shard_writer.inputs.source import Task
 from tokentar.shard_writer.packing import layout, ragged, random_order
-from tokentar.shard_writer.packing.ragged import TokenIds
+from tokentar.shard_writer.packing.token_ids import TokenIds
 from tokentar.shard_writer.tokenizing.encoder import DocumentEncoder
 from tokentar.shard_writer.tokenizing.spec import TokenizerSpec
 from tokentar.shard_writer.writing import spool

@@ -3,8 +3,11 @@
 import sys
 from collections.abc import Sequence
 
-from tokentar.shard_writer.commands import main as dispatcher
-from tokentar.shard_writer.commands.main import Command
+from tokentar.shard_writer.commands.interrupts import end_at_once
+
+with end_at_once():
+    from tokentar.shard_writer.commands import main as dispatcher
+    from tokentar.shard_writer.commands.main import Command
 
 COMMANDS = dispatcher.COMMANDS | {
     "plan": Command("tokentar.train.commands.plan", "show what a training job on a set would do"),

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def test_an_output_that_cannot_be_is_no_run_that_goes_on(
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize(("argv", "status"), [([], 2), (["wrte"], 2), (["--help"], 0), (["-h"], 0)])
+@pytest.mark.parametrize(("argv", "status"), [([], 2), (["help"], 2), (["--help"], 0), (["-h"], 0)])
 def test_without_a_command_the_commands_are_listed(
     argv: list[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +187,33 @@ def test_without_a_command_the_commands_are_listed(
     printed = capsys.readouterr()
     usage = printed.err if status else printed.out
     assert all(f"\n  {command} " in usage for command in ("write", "verify", "reshard", "show"))
+
+
+def test_an_unknown_command_names_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for word, nearest in (("wirte", "write"), ("trian", "train"), ("reshrad", "reshard")):
+        assert main([word, "--help"]) == 2
+        assert capsys.readouterr().err.startswith(f"error: no command {word!r}; nearest: {nearest}\nusage: tokentar ")
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    pyproject = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert capsys.readouterr().out == f"tokentar {pyproject['project']['version']}\n"
+
+
+def test_train_says_how_to_start_it_with_the_flags_that_were_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config", "my recipe.yaml", "--max_steps", "5"]) == 2
+    first, line = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: tokentar train starts no processes, torchrun does; type this")
+    assert line == "  torchrun --nproc-per-node gpu -m tokentar.train --config 'my recipe.yaml' --max_steps 5"
+
+
+def test_train_lists_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--help"])
+    assert ended.value.code == 0
+    flags = capsys.readouterr().out
+    assert all(f"--{flag} " in flags for flag in ("shards", "config", "separate_documents", "max_steps"))
 
 
 def test_verify_passes_a_whole_set_and_names_what_differs(
@@ -308,9 +336,10 @@ def test_output_that_nobody_reads_on_ends_a_command_without_a_word(tokenizer: st
 
 
 @pytest.mark.processes
-def test_writing_waits_for_no_import_of_torch_or_pandas(tokenizer: str, tmp_path: Path) -> None:
+def test_writing_by_transformers_waits_for_no_import_of_torch_or_pandas(tokenizer: str, tmp_path: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", ["some text"] * 9)
     flags = ["--input", source, "--tokenizer", tokenizer, "--output", str(tmp_path / "out"), "--seq_length", "8"]
+    flags += ["--tokenizer_engine", "transformers"]
     command = [sys.executable, "-X", "importtime", "-m", "tokentar", "write", *flags]
     lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stderr.splitlines()
     imported = {line.split("|")[-1].strip() for line in lines if line.startswith("import time:")}
