@@ -48,19 +48,20 @@ HOOKS: dict[str, tuple[tuple[str, ...], str]] = {
 ATTRIBUTES = ("accelerator", "args", "callback_handler", "is_in_train", "model", "model_accepts_loss_kwargs", "state")
 
 
-def check_class(trainer: type, below: type | None = None) -> None:
+def check_class(trainer: type, mixin: type | None = None) -> None:
     """Raises SettingError, naming the method, when a Trainer class lacks one of HOOKS or does not take its parameters.
 
-    below: the class in the method resolution order of `trainer` whose overrides are passed by (default: none is).
+    mixin: looked at are the classes that come after it in the method resolution order of `trainer` (default: all).
     """
-    bases = trainer.__mro__[trainer.__mro__.index(below) + 1 :] if below else trainer.__mro__
+    order = trainer.__mro__
+    bases = [base for base in order[order.index(mixin) :] if base not in mixin.__mro__] if mixin else order
     for name, (parameters, reason) in HOOKS.items():
         method = next((vars(base)[name] for base in bases if name in vars(base)), None)
         if method is None:
             raise _changed(trainer, f"has no {name}", reason)
         if not _takes(method, parameters):
-            found = inspect.signature(method)
-            raise _changed(trainer, f"has {name}{found}, needed: parameters {', '.join(parameters) or 'none'}", reason)
+            found = ", ".join(map(str, list(inspect.signature(method).parameters)[1:]))
+            raise _changed(trainer, f"has {name}({found}), needed: {name}({', '.join(parameters)})", reason)
 
 
 def check_instance(trainer: Any) -> None:

@@ -131,7 +131,7 @@ REFUSED = {
     "label_names": Refused("the labels of a batch are called `labels`", "leave it out", _is(None, ["labels"])),
     "do_predict": Refused("there is no test set", "use --do_eval true with --validation_shards, or trainer.predict", _is(False)),
 }  # fmt: skip
-_NEEDS = {
+_NEEDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_steps": (lambda steps: steps != 0, "1 or more, or -1 for whole epochs"),  # Trainer would take one step
     "num_train_epochs": (lambda epochs: epochs >= 0, "0 or more"),
     "per_device_eval_batch_size": (lambda size: size >= 1, "at least 1"),
