@@ -8,7 +8,8 @@ from typing import Any
 
 import datasets
 from transformers import TrainingArguments
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import SchedulerType, TrainOutput
+from transformers.training_args import OptimizerNames
 
 from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.format.manifest import Manifest
@@ -197,12 +198,12 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Trainer's. Raises SettingError for one that cannot be made."""
-        with failures.setting("optim", self.args.optim, "see --optim and --optim_args"):
+        with failures.setting("optim", OptimizerNames(self.args.optim).value, "see --optim and --optim_args"):
             return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Trainer's. Raises SettingError for one that cannot be made, such as one without an argument that it needs."""
-        kind = f"{self.args.lr_scheduler_type} with lr_scheduler_kwargs {self.args.lr_scheduler_kwargs}"
+        kind = f"{SchedulerType(self.args.lr_scheduler_type).value} with lr_scheduler_kwargs {self.args.lr_scheduler_kwargs}"
         with failures.setting("lr_scheduler_type", kind, "give what it needs by --lr_scheduler_kwargs, as JSON"):
             return super().create_scheduler(num_training_steps, optimizer)
 

@@ -1,4 +1,4 @@
-"""What ShardTrainerMixin takes for granted of Trainer: it holds for the one installed, and a Trainer that changed is refused by the method."""
+"""What ShardTrainerMixin takes for granted of Trainer: the one installed has it, and one that changed is refused by the method's name."""
 
 import ast
 from pathlib import Path
@@ -48,7 +48,9 @@ def test_a_trainer_whose_method_takes_other_parameters_is_refused_by_its_name(na
 
 
 def test_a_parameter_that_nobody_would_give_is_seen() -> None:
-    with pytest.raises(SettingError, match=r"has _save_rng_state\(output_dir, world\), needed: _save_rng_state\(output_dir\)"):
+    with pytest.raises(
+        SettingError, match=r"has _save_rng_state\(output_dir, world\), needed: _save_rng_state\(output_dir\)"
+    ):
         check_class(changed("_save_rng_state", with_a_parameter_more))
 
 
@@ -68,13 +70,13 @@ def test_the_check_is_made_when_a_trainer_is_made(tmp_path: Path) -> None:
         pass
 
     manifest = write_marked(tmp_path / "set", 2, 4, vocab_length=300)
-    with pytest.raises(SettingError, match="OnShards .* has _save_rng_state"):
+    with pytest.raises(SettingError, match=r"OnShards .* has _save_rng_state"):
         OnShards(tiny_model(), quiet_arguments(tmp_path), shards=manifest)
 
     class OnNothing(ShardTrainerMixin):
         pass
 
-    with pytest.raises(SettingError, match="OnNothing .* has no _save_rng_state"):
+    with pytest.raises(SettingError, match=r"OnNothing .* has no _save_rng_state"):
         OnNothing(tiny_model(), quiet_arguments(tmp_path), shards=manifest)
 
 

@@ -1,4 +1,4 @@
-"""ShardTrainerMixin over Trainer classes of users: they train on each sequence once, go on where they were, and evaluate by their own loss."""
+"""ShardTrainerMixin over a Trainer class of a user: it trains on each sequence once, goes on where it was and evaluates by its loss."""
 
 from collections.abc import Callable
 from itertools import chain
