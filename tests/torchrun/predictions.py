@@ -34,7 +34,9 @@ def evaluate_rank(shards: str, output: str) -> None:
         "loss_alone": {},
     }.items():
         torch.manual_seed(0)
-        args = quiet_arguments(Path(output) / "run", per_device_eval_batch_size=3, **settings)
+        args = quiet_arguments(
+            Path(output) / "run", per_device_train_batch_size=1, per_device_eval_batch_size=3, **settings
+        )
         own = {} if name == "loss_alone" else {"compute_metrics": metrics}
         trainer = ShardTrainer(tiny_model(), args, shards=shards, validation_shards=shards, streams=4, **own)
         found = trainer.evaluate()

@@ -34,13 +34,14 @@ def run(prog: str, argv: Sequence[str]) -> None:
     from tokentar.train.trainer.callbacks import LastCheckpoint
     from tokentar.train.trainer.models import build_model, find_tokenizer
     from tokentar.train.trainer.trainer import ShardTrainer
-    from tokentar.train.trainer.training_arguments import check_of_metrics
+    from tokentar.train.trainer.training_arguments import check_of_metrics, check_settings
 
     data, model_arguments, args = recipes.parse(
         [DataArguments, ModelArguments, TrainingArguments], "train", argv, prog, str(__doc__), {"do_train": None}
     )
     tasks = Tasks.of(args)
     args.do_train = tasks.train
+    check_settings(args)
     check_of_metrics(args)
     manifest = together(lambda: select_shards(data.shards))
     tokenizer = together(lambda: find_tokenizer(manifest, model_arguments.model_name_or_path))

@@ -36,8 +36,10 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
     shards: as ShardLoader takes them; streams, order, separate_documents and access likewise; the seed of the order is args.data_seed (0 if
     None). validation_shards, or eval_dataset: a set, or shards of one; of a set with a split `validation`, that split; or
     several by name, {"a": …, "b": …}, whose metrics are eval_a_loss and so on. max_tokens: a budget, in place of args.max_steps. All
-    other arguments are those of the Trainer class below. Raises SetError when the model does not fit the data, SettingError
-    for settings that do not fit each other and for a Trainer class that this cannot go over.
+    other arguments are those of the Trainer class below; a train_dataset there is none. Training and evaluation are by the compute_loss of
+    that class; ShardEvaluationMixin says when the loss of an evaluation is exact with it. trl.SFTTrainer counts tokens by
+    position_ids, so it needs separate_documents. Raises SetError when the model does not fit the data, SettingError for settings that
+    do not fit each other and for a Trainer class that this cannot go over.
     """
 
     def __init__(
