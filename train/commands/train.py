@@ -66,10 +66,12 @@ def run(prog: str, argv: Sequence[str]) -> None:
             place = f"after step {trainer.state.global_step}"
             say([f"stopped by a signal {place}; {GOES_ON}"])
             return
+        trainer.save_model()
     if tasks.evaluate:
-        say(f"{key} = {value}" for key, value in trainer.evaluate().items())
+        metrics = trainer.evaluate()
+        say(f"{key} = {value}" for key, value in metrics.items())
     if tasks.train:
-        _end(trainer)
+        _say_end(trainer)
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,10 @@ class Tasks:
         return cls(train, evaluate=args.do_eval and not (train and while_training))
 
 
-def _end(trainer: "ShardTrainer") -> None:
-    """Save the model and say what was done. Collective."""
+def _say_end(trainer: "ShardTrainer") -> None:
+    """Say what was done, and write the log beside the model. Collective."""
     from tokentar.train.trainer import failures, summary
 
-    trainer.save_model()
     say(summary.ending(trainer, *summary.tally(trainer.train_loader)))
     folder = Path(str(trainer.args.output_dir))
     if is_main_process():

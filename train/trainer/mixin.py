@@ -118,7 +118,7 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
         )
 
     def _check_settings(self) -> None:
-        """Raises SettingError when the run has two ends, or none, or may get a batch without labels that the model cannot take.
+        """Raises SettingError when the run has two ends, or may get a batch without labels that the model cannot take.
 
         Also when FSDP was asked for and is not done, and for arguments that would do nothing.
         """
@@ -133,8 +133,6 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
         check_settings(self.args)
         if self._max_tokens is not None and self.args.max_steps > 0:
             raise SettingError(f"max_tokens: {self._max_tokens} and max_steps: {self.args.max_steps}; give one of them")
-        if self.train_loader.loader.endless and self._max_tokens is None and self.args.max_steps <= 0:
-            raise SettingError(f"order {self.train_loader.loader.order.kind!r} has no end; set max_steps or max_tokens")
 
     def get_train_dataloader(self) -> Any:
         """The loader of the shards: as it is not a DataLoader, neither Trainer nor accelerate splits it again."""
@@ -147,6 +145,8 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train, from the start or from a checkpoint's next unseen sequence; True takes the last whole one, if there is any."""
+        if self.train_loader.loader.endless and self._max_tokens is None and self.args.max_steps <= 0:
+            raise SettingError(f"order {self.train_loader.loader.order.kind!r} has no end; set max_steps or max_tokens")
         folder = checkpoint.find(Path(str(self.args.output_dir)), resume_from_checkpoint)
         state = self._beginning if folder is None else checkpoint.read_position(folder)
         self.train_loader.go_to(state)

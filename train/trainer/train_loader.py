@@ -60,9 +60,8 @@ class TrainLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         self.has_begun = True
-        if (
-            self._epoch == self.loader.epoch
-        ):  # Trainer takes the last batch of an epoch and does not ask whether there are more
+        # Trainer takes as many batches as an epoch has and does not ask for the end of it
+        if self._epoch == self.loader.epoch:
             self.loader.set_epoch(self._epoch + 1)
         self._epoch = self.loader.epoch
         batches = iter(self.loader)
