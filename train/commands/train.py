@@ -26,40 +26,21 @@ GOES_ON = "--resume_from_checkpoint true goes on from the last checkpoint"
 
 def run(prog: str, argv: Sequence[str]) -> None:
     """Train, or evaluate, as the flags say."""
-    from transformers import TrainingArguments, set_seed
+    from transformers import TrainingArguments
 
-    from tokentar.train.data.shard_patterns import select_shards
-    from tokentar.train.distributed.collectives import together
     from tokentar.train.trainer.arguments import DataArguments, ModelArguments
     from tokentar.train.trainer.callbacks import LastCheckpoint
-    from tokentar.train.trainer.models import build_model, find_tokenizer
-    from tokentar.train.trainer.trainer import ShardTrainer
     from tokentar.train.trainer.training_arguments import check_of_metrics, check_settings
 
-    data, model_arguments, args = recipes.parse(
+    data, model, args = recipes.parse(
         [DataArguments, ModelArguments, TrainingArguments], "train", argv, prog, str(__doc__), {"do_train": None}
     )
     tasks = Tasks.of(args)
     args.do_train = tasks.train
     check_settings(args)
     check_of_metrics(args)
-    manifest = together(lambda: select_shards(data.shards))
-    tokenizer = together(lambda: find_tokenizer(manifest, model_arguments.model_name_or_path))
-    set_seed(args.seed)
     last_checkpoint = LastCheckpoint()
-    trainer = ShardTrainer(
-        model=together(lambda: build_model(model_arguments, manifest.info)),
-        args=args,
-        processing_class=tokenizer,
-        shards=manifest,
-        validation_shards=_validation_shards(data, args),
-        order=data.order,
-        streams=data.streams,
-        separate_documents=data.separate_documents,
-        max_tokens=data.max_tokens,
-        access=data.access,
-        callbacks=[last_checkpoint],
-    )
+    trainer = _make_trainer(data, model, args, last_checkpoint)
     if tasks.train:
         trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
         if last_checkpoint.has_stopped:
@@ -72,6 +53,32 @@ def run(prog: str, argv: Sequence[str]) -> None:
         say(f"{key} = {value}" for key, value in metrics.items())
     if tasks.train:
         _say_end(trainer)
+
+
+def _make_trainer(data: Any, model: Any, args: Any, *callbacks: Any) -> "ShardTrainer":
+    from transformers import set_seed
+
+    from tokentar.train.data.shard_patterns import select_shards
+    from tokentar.train.distributed.collectives import together
+    from tokentar.train.trainer.models import build_model, find_tokenizer
+    from tokentar.train.trainer.trainer import ShardTrainer
+
+    manifest = together(lambda: select_shards(data.shards))
+    tokenizer = together(lambda: find_tokenizer(manifest, model.model_name_or_path))
+    set_seed(args.seed)
+    return ShardTrainer(
+        model=together(lambda: build_model(model, manifest.info)),
+        args=args,
+        processing_class=tokenizer,
+        shards=manifest,
+        validation_shards=_validation_shards(data, args),
+        order=data.order,
+        streams=data.streams,
+        separate_documents=data.separate_documents,
+        max_tokens=data.max_tokens,
+        access=data.access,
+        callbacks=list(callbacks),
+    )
 
 
 @dataclass(frozen=True)

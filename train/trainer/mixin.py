@@ -27,19 +27,21 @@ from tokentar.train.trainer.shard_saving import ShardSavingMixin
 from tokentar.train.trainer.train_loader import TrainLoader
 from tokentar.train.trainer.training_arguments import check_settings, recipe_of
 
+_FROM_SHARDS = ("train_dataset", "data_collator")  # of Trainer, in whose place the shards are
 _log = logging.getLogger(__name__)
 
 
 class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
     """Goes before a Trainer class: `class MyTrainer(ShardTrainerMixin, Trainer)`.
 
-    shards: as ShardLoader takes them; streams, order, separate_documents and access likewise; the seed of the order is args.data_seed (0 if
-    None). validation_shards, or eval_dataset: a set, or shards of one; of a set with a split `validation`, that split; or
-    several by name, {"a": …, "b": …}, whose metrics are eval_a_loss and so on. max_tokens: a budget, in place of args.max_steps. All
-    other arguments are those of the Trainer class below; a train_dataset there is none. Training and evaluation are by the compute_loss of
-    that class; ShardEvaluationMixin says when the loss of an evaluation is exact with it. trl.SFTTrainer counts tokens by
-    position_ids, so it needs separate_documents. Raises SetError when the model does not fit the data, SettingError for settings that
-    do not fit each other and for a Trainer class that this cannot go over.
+    shards: as ShardLoader takes them; streams, order, separate_documents and access likewise; the seed of the order is
+    args.data_seed (0 if None). validation_shards, or eval_dataset: a set, or shards of one; of a set with a split
+    `validation`, that split; or several by name, {"a": …, "b": …}, whose metrics are eval_a_loss and so on. max_tokens: a
+    budget, in place of args.max_steps. All other arguments are those of the Trainer class below, but for train_dataset and
+    data_collator. Training and evaluation are by the compute_loss of that class; ShardEvaluationMixin says when the loss of
+    an evaluation is exact with it. trl.SFTTrainer counts tokens by position_ids, so it needs separate_documents. Raises
+    SetError when the model does not fit the data, SettingError for settings that do not fit each other and for a Trainer
+    class that this cannot go over.
     """
 
     def __init__(
@@ -59,34 +61,15 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
         **kwargs: Any,
     ) -> None:
         trainer_hooks.check_class(type(self), ShardTrainerMixin)
+        for name in _FROM_SHARDS:
+            if kwargs.pop(name, None) is not None:
+                raise SettingError(f"{name}: given, but batches come from `shards` as they are; leave it out")
         self.manifest = shards if isinstance(shards, Manifest) else together(lambda: select_shards(shards))
         sets = validation_sets(validation_shards, eval_dataset)
-        if args is not None and args.ddp_find_unused_parameters is None:
-            args.ddp_find_unused_parameters = False  # a causal language model uses all: spare DDP the search
-        self._data = DataCallback()
-        sample = _sample_of(self.manifest)
-        try:
-            super().__init__(
-                model,
-                args,
-                train_dataset=sample,
-                eval_dataset=dict.fromkeys(sets, sample) if sets else None,
-                callbacks=[self._data, *(callbacks or [])],
-                **kwargs,
-            )
-        except (ValueError, ImportError, RuntimeError) as error:  # settings that Trainer refuses
-            if isinstance(error, SettingError) or (isinstance(error, RuntimeError) and "install" not in str(error)):
-                raise
-            raise SettingError(" ".join(str(error).split())) from error
-        trainer_hooks.check_instance(self)
-        self.train_dataset, self.eval_dataset = None, sets.get("", sets or None)
-        network: Any = self.model
-        check_model(self.manifest, network)
-        check_causal(network)
-        if separate_documents:
-            keep_documents_apart(network)
         self._separate_documents, self._access = separate_documents, access or Access()
         self._max_tokens = max_tokens
+        self._make_trainer(model, args, sets, callbacks or [], kwargs)
+        self._check_model()
         self.train_loader = TrainLoader(self._make_loader(order, streams), recipe_of(self.args))
         self._pools = {}
         self._add_sets(sets)
@@ -94,6 +77,31 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
         self._resumed_step = 0
         self._logged = (0.0, 0.0, 0)  # when, seconds waited and steps done at the last line of the log
         self._check_settings()
+
+    def _make_trainer(
+        self, model: Any, args: Any, sets: dict[str, Manifest], callbacks: list[Any], others: dict[str, Any]
+    ) -> None:
+        """Let the class below make itself, with stand-ins for its data sets. Raises SettingError for settings that it refuses."""
+        if args is not None and args.ddp_find_unused_parameters is None:
+            args.ddp_find_unused_parameters = False  # a causal language model uses all: spare DDP the search
+        self._data = DataCallback()
+        sample = _sample_of(self.manifest)
+        data_sets = {"train_dataset": sample, "eval_dataset": dict.fromkeys(sets, sample) if sets else None}
+        try:
+            super().__init__(model, args, callbacks=[self._data, *callbacks], **data_sets, **others)
+        except (ValueError, ImportError, RuntimeError) as error:
+            if isinstance(error, SettingError) or (isinstance(error, RuntimeError) and "install" not in str(error)):
+                raise
+            raise SettingError(" ".join(str(error).split())) from error
+        trainer_hooks.check_instance(self)
+        self.train_dataset, self.eval_dataset = None, sets.get("", sets or None)
+
+    def _check_model(self) -> None:
+        network: Any = self.model
+        check_model(self.manifest, network)
+        check_causal(network)
+        if self._separate_documents:
+            keep_documents_apart(network)
 
     def _make_loader(self, order: str, streams: int | None) -> ShardLoader:
         args = self.args

@@ -12,7 +12,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from tests.helpers.marked import write_marked
 from tests.helpers.recorder import quiet_arguments, tiny_model
-from tokentar import Manifest, ShardTrainer, ShardTrainerMixin
+from tokentar import Manifest, SettingError, ShardTrainer, ShardTrainerMixin
 
 
 class UsersTrainer(Trainer):
@@ -91,6 +91,13 @@ def test_evaluation_is_by_the_loss_of_the_users_own(make: Callable[..., Any], ma
     three = make(weight=3.0, validation_shards=manifest).evaluate()
     assert three["eval_loss"] == pytest.approx(3 * plain["eval_loss"], rel=1e-6)
     assert three["eval_tokens"] == plain["eval_tokens"] == 41 * 7
+
+
+@pytest.mark.parametrize("name", ["train_dataset", "data_collator"])
+def test_what_the_shards_take_the_place_of_is_refused(manifest: Manifest, tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingError, match=f"{name}: given, but batches come from `shards` as they are"):
+        OnShards(tiny_model(), quiet_arguments(tmp_path), shards=manifest, **{name: list})
+    OnShards(tiny_model(), quiet_arguments(tmp_path), shards=manifest, **{name: None})
 
 
 def test_callbacks_see_the_epoch_of_the_data_also_after_a_resume(make: Callable[..., OnShards]) -> None:
