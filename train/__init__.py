@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from tokentar.train.data.access import Access
     from tokentar.train.data.loader import ShardLoader
     from tokentar.train.distributed.world import World
+    from tokentar.train.trainer.mixin import ShardTrainerMixin
     from tokentar.train.trainer.trainer import ShardTrainer
 
-__all__ = ["Access", "ShardLoader", "ShardTrainer", "World"]
+__all__ = ["Access", "ShardLoader", "ShardTrainer", "ShardTrainerMixin", "World"]
 _HOMES = {
     "Access": "tokentar.train.data.access",
     "ShardLoader": "tokentar.train.data.loader",
     "ShardTrainer": "tokentar.train.trainer.trainer",
+    "ShardTrainerMixin": "tokentar.train.trainer.mixin",
     "World": "tokentar.train.distributed.world",
 }
 

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from argparse import Action, ArgumentDefaultsHelpFormatter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,8 +21,17 @@ from tokentar.shard_writer.errors import SettingError, TokentarError
 SECTIONS = ("write", "train")
 
 
-def parse(types: Sequence[type], section: str, argv: Sequence[str], prog: str, description: str) -> tuple[Any, ...]:
+def parse(
+    types: Sequence[type],
+    section: str,
+    argv: Sequence[str],
+    prog: str,
+    description: str,
+    defaults: Mapping[str, Any] | None = None,
+) -> tuple[Any, ...]:
     """One instance of each dataclass of `types`, from the recipe that `--config` names and the other flags of `argv`.
+
+    defaults: values of flags that are not given, in place of those of the dataclasses.
 
     Raises SettingError for a recipe that cannot be read and for keys and flags that do not exist, with the nearest that
     do.
@@ -36,6 +45,7 @@ def parse(types: Sequence[type], section: str, argv: Sequence[str], prog: str, d
         allow_abbrev=False,
     )
     parser.error = _refuse
+    parser.set_defaults(**defaults or {})
     parser.add_argument(
         "--config",
         metavar="RECIPE",

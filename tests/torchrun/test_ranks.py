@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.helpers.marked import write_marked
+from tests.helpers.recorder import quiet_arguments, tiny_model
 from tests.helpers.worlds import canonical, canonical_steps, steps_of
 from tests.torchrun.start import torchrun
-from tokentar import Manifest, ShardLoader
+from tokentar import Manifest, ShardLoader, ShardTrainer
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(150)]
 Run = Callable[..., tuple[int, list[dict[str, Any]], str]]
@@ -68,3 +70,25 @@ def test_ranks_that_read_the_same_all_stop_with_the_reason(run: Run) -> None:
         assert "ranks 0 and 1 both read sequence" in rank["error"]
         assert rank["steps"] == 0
         assert rank["numbers"] == []
+
+
+def test_ranks_evaluate_each_sequence_once(tmp_path: Path) -> None:
+    """13 sequences by batches of three are 6, 6 and 1 for two ranks; each sees the predictions of all, in the order of the set."""
+    manifest = write_marked(tmp_path / "set", 2, [7, 6], vocab_length=300)
+    ended = torchrun("tests.torchrun.predictions", str(manifest.root), str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert reports[0] == reports[1]
+    everything = list(range(13))
+    seen = {name: each["seen"] for name, each in reports[0].items()}
+    assert seen == {
+        "at_once": [everything],
+        "by_batch": [everything[:6], everything[6:12], everything[12:]],
+        "own_average": [everything],
+        "loss_alone": [],
+    }
+    assert [each["predicted"] for each in reports[0].values()] == [13, 1, 13, None]
+    torch.manual_seed(0)
+    args = quiet_arguments(tmp_path / "run", per_device_eval_batch_size=5)
+    alone = ShardTrainer(tiny_model(), args, shards=manifest, validation_shards=manifest, streams=4).evaluate()
+    assert [each["loss"] for each in reports[0].values()] == pytest.approx([alone["eval_loss"]] * 4, rel=1e-6)

@@ -3,7 +3,7 @@
 write_shards   tokenizes documents, packs them and writes a set of shards
 open_shards    reads what a finished set says of itself
 ShardLoader    batches of a set for a training loop of your own
-ShardTrainer   transformers.Trainer on sets of shards
+ShardTrainer   transformers.Trainer on sets of shards (ShardTrainerMixin: any other Trainer class on them)
 
 This folder is the package `tokentar` itself; `tokentar.shard_writer` and `tokentar.train` are the folders of these names
 at the root of the repository. A name is imported when it is first used: torch costs seconds.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         open_shards,
         write_shards,
     )
-    from tokentar.train import Access, ShardLoader, ShardTrainer, World
+    from tokentar.train import Access, ShardLoader, ShardTrainer, ShardTrainerMixin, World
 
 __all__ = [
     "Access",
@@ -31,12 +31,13 @@ __all__ = [
     "SettingError",
     "ShardLoader",
     "ShardTrainer",
+    "ShardTrainerMixin",
     "TokentarError",
     "World",
     "open_shards",
     "write_shards",
 ]
-_OF_TRAIN = ("Access", "ShardLoader", "ShardTrainer", "World")
+_OF_TRAIN = ("Access", "ShardLoader", "ShardTrainer", "ShardTrainerMixin", "World")
 
 
 def __getattr__(name: str) -> Any:

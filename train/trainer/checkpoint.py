@@ -7,8 +7,6 @@ position is written before it, so a checkpoint that looks complete is.
 import json
 import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +47,6 @@ def read_position(folder: Path) -> dict[str, Any]:
             f"{folder}: {POSITION_FILE} is of step {state.get('step')}, {STATE_FILE} of step {step}; use an earlier checkpoint"
         )
     return state
-
-
-@contextmanager
-def naming(folder: str | Path | None) -> Iterator[None]:
-    """Let what a library says of files that are damaged, or of another model or optimizer, name the checkpoint."""
-    try:
-        yield
-    except Exception as error:  # each of these libraries raises its own
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise SetError(
-            f"{folder}: cannot be loaded into this model and optimizer: {reason:.300}; use the settings that it was saved with, or "
-            "an earlier checkpoint"
-        ) from error
 
 
 def warn_of_weights_alone(folder: Path) -> None:

@@ -1,13 +1,13 @@
 """Exact evaluation: the sum of all token losses over the number of tokens, each validation sequence once, on any number of ranks."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
+from accelerate.data_loader import DataLoaderStateMixin  # type: ignore[import-untyped]
+from accelerate.state import GradientState  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from tokentar.shard_writer.errors import SettingError
@@ -15,20 +15,61 @@ from tokentar.train.data.batches import IGNORED, labels_of, position_ids
 from tokentar.train.data.loader import Batch
 from tokentar.train.data.prefetch import Prefetcher
 from tokentar.train.data.shard_pool import ShardPool
-from tokentar.train.distributed.collectives import all_gather
 from tokentar.train.distributed.world import World
 
 
-def batches(pool: ShardPool, world: World, batch_size: int, *, separate_documents: bool) -> Iterator[Batch]:
-    """This rank's batches: the rows of all shards end to end are cut into equal ranges, one a rank.
+class ShardEvalLoader(DataLoaderStateMixin):  # type: ignore[misc]  # untyped
+    """What Trainer evaluates on: a set of shards, in batches of equal shape, equally many on every rank.
 
-    Every rank gets equally many batches of equal shape, as FSDP needs; rows that fill one up, or are of damaged shards
-    that are left out, have no labels and count nothing.
+    in_order: rank 0 has the first batch, rank 1 the next, and so on, so that what Trainer gathers of all ranks stands in
+    the order of the set; otherwise each rank has a range of its own, and opens only the shards of that. As a loader of
+    accelerate, it tells `gather_for_metrics` which rows of the last batch only fill it up.
     """
-    info, total = pool.manifest.info, int(pool.manifest.num_sequences.sum())
-    first, stop = (total * rank // world.world_size for rank in (world.rank, world.rank + 1))
-    rows = _rows(pool, np.arange(first, stop))
-    for _ in range(0, -(-total // world.world_size), batch_size):
+
+    def __init__(
+        self, pool: ShardPool, world: World, batch_size: int, *, separate_documents: bool, in_order: bool
+    ) -> None:
+        self.pool, self._world, self.batch_size = pool, world, batch_size
+        self._separate_documents, self._in_order = separate_documents, in_order
+        self.gradient_state = GradientState()
+        self.dataset = range(int(pool.manifest.num_sequences.sum()))  # Trainer and accelerate ask for its length
+        self.total_batch_size, self._drop_last = batch_size * world.world_size, False
+
+    def __len__(self) -> int:
+        """Batches of each rank."""
+        return -(-len(self.dataset) // self.total_batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.begin()
+        try:
+            numbers = row_numbers(len(self.dataset), self._world, self.batch_size, in_order=self._in_order)
+            rows = batches(self.pool, numbers, self.batch_size, len(self), separate_documents=self._separate_documents)
+            for number, batch in enumerate(rows, 1):
+                self.end_of_dataloader = number == len(self)
+                yield batch
+        finally:
+            self.end()
+
+
+def row_numbers(total: int, world: World, batch_size: int, *, in_order: bool) -> NDArray[np.int64]:
+    """Numbers of the rows of a set of `total` that a rank has, ascending, int64: all ranks together have each once."""
+    if not in_order:
+        first, stop = (total * rank // world.world_size for rank in (world.rank, world.rank + 1))
+        return np.arange(first, stop)
+    starts = np.arange(world.rank * batch_size, total, world.world_size * batch_size)
+    numbers = (starts[:, None] + np.arange(batch_size)).ravel()
+    return numbers[numbers < total]
+
+
+def batches(
+    pool: ShardPool, numbers: NDArray[np.int64], batch_size: int, count: int, *, separate_documents: bool
+) -> Iterator[Batch]:
+    """`count` batches of the rows with these numbers, all of the same shape, as FSDP needs.
+
+    Rows that fill one up, or are of damaged shards that are left out, have no labels and count nothing.
+    """
+    info, rows = pool.manifest.info, _rows(pool, numbers)
+    for _ in range(count):
         ids = np.zeros((batch_size, info.seq_length), np.int64)
         is_there = np.zeros(batch_size, np.bool_)
         for i, row in enumerate(islice(rows, batch_size)):
@@ -57,37 +98,16 @@ def _rows(pool: ShardPool, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.ge
             del shard  # or two would be open
 
 
-def mean_loss(
-    model: Any,
-    batches: Iterable[Batch],
-    prepare: Callable[[Batch], Batch],
-    context: Callable[[], AbstractContextManager[Any]],
-) -> tuple[float, int]:
-    """Mean loss over all predicted tokens of all ranks' batches, and their number. Collective: all ranks call it.
+class LossSum:
+    """The sum of the losses of all tokens of this rank's batches, and their number."""
 
-    prepare moves a batch to the device, context is what the forward pass runs in. Raises SettingError when no token is
-    predicted.
-    """
-    return mean_of(all_gather(sum_of_losses(model, batches, prepare, context)))
+    def __init__(self) -> None:
+        self.loss, self.tokens = 0.0, 0
 
-
-def sum_of_losses(
-    model: Any,
-    batches: Iterable[Batch],
-    prepare: Callable[[Batch], Batch],
-    context: Callable[[], AbstractContextManager[Any]],
-) -> tuple[float, int]:
-    """Sum of the losses of all tokens that a model predicts in this rank's batches, and their number."""
-    loss, tokens, was_training = 0.0, 0, model.training
-    model.eval()
-    for batch in batches:
-        with torch.no_grad(), context():
-            mean = model(**prepare(batch), use_cache=False).loss
-        predicted = int((batch["labels"][:, 1:] != IGNORED).sum())
-        if predicted:  # else the mean is not a number
-            loss, tokens = loss + float(mean) * predicted, tokens + predicted
-    model.train(was_training)
-    return loss, tokens
+    def add(self, mean: torch.Tensor, labels: torch.Tensor) -> None:
+        """Add a batch: the mean loss over its predicted tokens, and its labels, (batch, seq_length)."""
+        if predicted := int((labels[:, 1:] != IGNORED).sum()):  # else the mean may be no number
+            self.loss, self.tokens = self.loss + float(mean) * predicted, self.tokens + predicted
 
 
 def mean_of(sums: Sequence[tuple[float, int]]) -> tuple[float, int]:

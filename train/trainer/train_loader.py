@@ -16,7 +16,7 @@ NOTHING: dict[str, Any] = {"rows": 0, "shards": []}
 
 
 class TrainLoader:
-    """Iterates over a loader as it is. `accelerate` leaves it alone because it is no DataLoader."""
+    """Iterates over a loader as it is: an epoch, or what is left of it. `accelerate` leaves it alone as it is no DataLoader."""
 
     def __init__(self, loader: ShardLoader, recipe: dict[str, Any] | None = None) -> None:
         """recipe: settings that must be the same on all ranks, beside those of the order."""
@@ -25,10 +25,26 @@ class TrainLoader:
         self.waited = 0.0  # seconds spent in the loader
         self.tally = Tally(loader)
         self.left_out_before = NOTHING  # by the runs before this one
+        self.has_begun = False  # whether a batch was asked for since the position was set
+        self._epoch: int | None = None  # that was begun
         self._compared = False
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def go_to(self, state: dict[str, Any]) -> None:
+        """Let the next iteration begin at a position: what ShardLoader.state_dict gives, and `left_out` where it is known."""
+        self.loader.load_state_dict(state)
+        self.left_out_before = state.get("left_out", NOTHING)
+        self.has_begun, self._epoch = False, None
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs that lie behind the batches returned so far, by the steps of the present batch."""
+        loader, plan = self.loader, self.loader.plan
+        if loader.endless:
+            return round(loader.position / plan.samples, 5)
+        return loader.epoch + (plan.steps - plan.steps_from(loader.position)) / plan.steps
 
     def left_out(self) -> dict[str, Any]:
         """Rows of damaged shards that the whole job has left out since its start, and those shards. Collective."""
@@ -42,11 +58,12 @@ class TrainLoader:
         totals: list[OpenCosts] = all_gather(self.loader.pool.notes.total())
         return reduce(OpenCosts.plus, totals)
 
-    def set_epoch(self, epoch: int) -> None:
-        """See ShardLoader."""
-        self.loader.set_epoch(epoch)
-
     def __iter__(self) -> Iterator[Batch]:
+        self.has_begun = True
+        # Trainer takes as many batches as an epoch has and does not ask for the end of it
+        if self._epoch == self.loader.epoch:
+            self.loader.set_epoch(self._epoch + 1)
+        self._epoch = self.loader.epoch
         batches = iter(self.loader)
         while True:
             start = time.perf_counter()

@@ -17,7 +17,7 @@ from tokentar.train.distributed.collectives import compare_clocks, odd_one, toge
 from tokentar.train.trainer import rank_check
 from tokentar.train.trainer.rank_check import Report, compare_ranks
 from tokentar.train.trainer.train_loader import TrainLoader
-from tokentar.train.trainer.trainer import recipe_of
+from tokentar.train.trainer.training_arguments import recipe_of
 
 Marked = Callable[..., Manifest]
 HERE = socket.gethostname()

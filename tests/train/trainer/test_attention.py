@@ -40,8 +40,10 @@ MODELS = pytest.mark.parametrize(
 class Watched(ShardTrainer):
     """`seen` holds the inputs and the logits of every training step, `losses` what Trainer makes of them."""
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any) -> Any:
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+        if return_outputs:  # of evaluation
+            return loss, outputs
         self.seen = [*getattr(self, "seen", []), (dict(inputs), outputs.logits.detach(), float(loss.detach()))]
         return loss
 

@@ -261,7 +261,8 @@ def test_a_checkpoint_without_its_position_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("model.safetensors", None), ("model.safetensors", b"cut"), ("optimizer.pt", b"cut")]
+    ("name", "content"),
+    [("model.safetensors", None), *((name, b"cut") for name in ("model.safetensors", "optimizer.pt", "rng_state.pth"))],
 )
 def test_a_damaged_file_of_a_checkpoint_is_told_with_its_folder(train: Train, name: str, content: bytes | None) -> None:
     folder = Path(train(stop=5).args.output_dir) / "checkpoint-4"
@@ -270,6 +271,23 @@ def test_a_damaged_file_of_a_checkpoint_is_told_with_its_folder(train: Train, na
         (folder / name).write_bytes(content)
     with pytest.raises(SetError, match=r"checkpoint-4: cannot be loaded into this model .* an earlier checkpoint"):
         train(resume=True)
+
+
+def test_what_fails_later_is_not_put_down_to_the_checkpoint(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("CUDA out of memory")
+
+    train(stop=5)
+    monkeypatch.setattr(RecordingTrainer, "training_step", fails)
+    with pytest.raises(RuntimeError, match="CUDA out of memory"):
+        train()
+
+
+def test_each_node_that_saves_has_the_position(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With save_on_each_node, rank 0 of each node writes a checkpoint there; one that is not rank 0 of all stands for it."""
+    monkeypatch.setattr(RecordingTrainer, "is_world_process_zero", lambda self: False)
+    folder = Path(train(stop=5, save_on_each_node=True).args.output_dir) / "checkpoint-4"
+    assert checkpoint.read_position(folder)["consumed"] == 4 * 24
 
 
 def test_a_schedule_that_begins_anew_is_told(train: Train, caplog: pytest.LogCaptureFixture) -> None:

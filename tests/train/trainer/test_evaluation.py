@@ -5,7 +5,6 @@ What is right is worked out row by row from what plain WebDataset reads.
 
 import json
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -73,16 +72,41 @@ def losses_by_hand(network: Any, rows: list[list[int]]) -> list[float]:
     return list(chain.from_iterable(row_losses(network, row) for row in rows))
 
 
+def loaders(manifest: Manifest, ranks: int, access: Access | None = None, *, in_order: bool = False) -> list[Any]:
+    """What each rank of a job evaluates on."""
+    pool = ShardPool.of(manifest, access or Access(), World(), streams=1)
+    settings: dict[str, Any] = {"separate_documents": False, "in_order": in_order}
+    return [evaluation.ShardEvalLoader(pool, World(rank, ranks), BATCH, **settings) for rank in range(ranks)]
+
+
 def by_ranks(manifest: Manifest, ranks: int, network: Any = None, access: Access | None = None) -> tuple[float, int]:
     """What the ranks of a job say together, one after the other in this process."""
-    pool = ShardPool.of(manifest, access or Access(), World(), streams=1)
-    worlds = [World(rank, ranks) for rank in range(ranks)]
-    batches = [list(evaluation.batches(pool, world, BATCH, separate_documents=False)) for world in worlds]
+    batches = [list(loader) for loader in loaders(manifest, ranks, access)]
     assert len({len(each) for each in batches}) == 1, "a rank without a batch would leave the others waiting"
     assert {batch["input_ids"].shape for each in batches for batch in each} == {(BATCH, manifest.info.seq_length)}
-    return evaluation.mean_of(
-        [evaluation.sum_of_losses(network or model(), each, lambda batch: batch, nullcontext) for each in batches]
-    )
+    sums = [evaluation.LossSum() for _ in batches]
+    for each, own in zip(batches, sums, strict=True):
+        for batch in each:
+            with torch.no_grad():
+                own.add((network or model())(**batch).loss, batch["labels"])
+    return evaluation.mean_of([(own.loss, own.tokens) for own in sums])
+
+
+@pytest.mark.parametrize("rows", [1, 5, 12, 13, 24])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_batches_in_order_put_side_by_side_are_the_set(tmp_path: Path, ranks: int, rows: int) -> None:
+    """Rank by rank, and then batch by batch, as Trainer gathers them; `remainder` is what it keeps of the last ones."""
+    manifest = write_marked(tmp_path / "set", 1, rows, vocab_length=300)
+    each = loaders(manifest, ranks, in_order=True)
+    seen: list[int] = []
+    labelled: list[int] = []
+    for number, batches in enumerate(zip(*each, strict=True), 1):
+        gathered = [int(row[0]) for batch in batches for row in batch["input_ids"]]
+        last = number == len(each[0])
+        assert each[0].end_of_dataloader == last
+        seen += gathered[: each[0].remainder or None] if last else gathered
+        labelled += [int(row[0]) for batch in batches for row in batch["labels"] if row[0] != -100]
+    assert seen == labelled == list(range(rows))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])

@@ -1,6 +1,7 @@
 """What Trainer iterates: nothing is split again, and ranks that read the same stop at the first step (G8)."""
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -135,12 +136,34 @@ def test_a_feed_hands_on_what_the_loader_yields(marked: Marked) -> None:
     assert not isinstance(source, torch.utils.data.DataLoader), "accelerate would split it"
     assert len(source) == 16
     assert source.batch_size == 2
-    for epoch in (0, 1):
-        source.set_epoch(epoch)
-        expected = ShardLoader(manifest, batch_size=2)
-        expected.set_epoch(epoch)
+    assert not hasattr(source, "set_epoch"), "Trainer, which counts otherwise after a resume, would set it"
+    expected = ShardLoader(manifest, batch_size=2)
+    for _ in range(2):
         assert [batch["input_ids"][:, 0].tolist() for batch in source] == rest_of_epoch(expected)
     assert source.waited > 0
+
+
+def test_an_epoch_that_is_not_asked_for_its_end_is_followed_by_the_next(marked: Marked) -> None:
+    """Trainer takes as many batches as an epoch has, or fewer where a callback stops it, and then iterates anew."""
+    manifest = marked(8, 4)
+    expected = ShardLoader(manifest, batch_size=2)
+    epochs = [rest_of_epoch(expected) for _ in range(3)]
+    source = TrainLoader(ShardLoader(manifest, batch_size=2))
+    for epoch, taken in enumerate((16, 5, 16)):
+        batches = [batch["input_ids"][:, 0].tolist() for batch in islice(iter(source), taken)]
+        assert batches == epochs[epoch][:taken]
+        assert source.epochs_done == epoch + taken / 16
+
+
+def test_a_position_is_where_the_next_iteration_begins_whatever_was_read_before(marked: Marked) -> None:
+    source = TrainLoader(ShardLoader(marked(8, 4), batch_size=2))
+    taken = [batch["input_ids"][:, 0].tolist() for batch in islice(iter(source), 5)]
+    state = source.loader.state_dict() | {"position": 4, "consumed": 4}
+    source.go_to(state)
+    assert not source.has_begun
+    rest = [batch["input_ids"][:, 0].tolist() for batch in source]
+    assert rest[:3] == taken[2:]
+    assert len(rest) == 14
 
 
 def test_the_tally_counts_reads_and_finds_overlap(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:

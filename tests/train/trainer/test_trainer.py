@@ -176,7 +176,7 @@ CONFIG = '{"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "n_pos
          "gradient_accumulation_steps: 0, needed: at least 1"),
         (["--shards", "SET", "--model_config", CONFIG, "--max_steps", "0"], "max_steps: 0, needed: 1 or more, or -1"),
         (["--shards", "SET", "--model_config", CONFIG, "--num_train_epochs", "-1"], r"num_train_epochs: -1\.0, needed: 0"),
-        (["--shards", "SET", "--model_config", CONFIG, "--auto_find_batch_size", "true"], "auto_find_batch_size: True, need"),
+        (["--shards", "SET", "--model_config", CONFIG, "--auto_find_batch_size", "true"], "auto_find_batch_size: True is refused: each"),
         (["--shards", "SET", "--model_config", CONFIG, "--per_device_eval_batch_size", "0"], "eval_batch_size: 0, needed"),
         (["--config", "SET/none.yaml"], "config: .*none.yaml: No such file or directory"),
         (["--model_config", CONFIG], "shards"),
