@@ -47,7 +47,7 @@ def test_a_recipe_parses_and_is_described(path: Any) -> None:
     on_cpu = ["--bf16", "false", "--use_cpu", "true", "--config", str(path)]
     argv = on_cpu if "model_config" in path.read_text() else [*on_cpu, "--model_name_or_path", "x"]
     data, _, args = recipes.parse([DataArguments, ModelArguments, TrainingArguments], "train", argv, "", "")
-    assert write.output == data.shards
+    assert write.output == data.data
     assert args.output_dir
 
 

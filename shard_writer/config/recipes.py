@@ -59,7 +59,8 @@ def parse(
     }
     config, typed = _take_config(list(argv))
     named_no = {action.dest for action in parser._actions if "no" in (action.choices or ())}
-    recipe = _recipe_flags(Path(config), section, known, named_no) if config else []
+    given = {word.removeprefix("--").split("=")[0] for word in typed if word.startswith("--")}
+    recipe = _recipe_flags(Path(config), section, known, named_no, given) if config else []
     for word in typed:
         if word.startswith("--") and word.removeprefix("--").split("=")[0] not in known:
             raise _unknown(word.split("=")[0], known, "flag")
@@ -123,8 +124,8 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
     return None, argv
 
 
-def _recipe_flags(path: Path, section: str, known: set[str], named_no: set[str]) -> list[str]:
-    """The flags that a section stands for; those of `named_no` have a value `no`, which YAML takes for false."""
+def _recipe_flags(path: Path, section: str, known: set[str], named_no: set[str], typed: set[str]) -> list[str]:
+    """The flags that a section stands for, but for those typed; those of `named_no` have a value `no`, which YAML takes for false."""
     try:
         recipe = yaml.load(path.read_text("utf-8"), _OneOfEachKey)
     except OSError as error:
@@ -140,7 +141,7 @@ def _recipe_flags(path: Path, section: str, known: set[str], named_no: set[str])
         if str(key) not in known or key == "config":
             raise _unknown(str(key), known, f"key in {path}, section {section}:")
     values = {key: "no" if value is False and key in named_no else value for key, value in recipe[section].items()}
-    return [word for key, value in values.items() for word in _as_flag(key, value)]
+    return [word for key, value in values.items() if key not in typed for word in _as_flag(key, value)]
 
 
 class _OneOfEachKey(yaml.SafeLoader):

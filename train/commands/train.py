@@ -58,25 +58,29 @@ def run(prog: str, argv: Sequence[str]) -> None:
 def _make_trainer(data: Any, model: Any, args: Any, *callbacks: Any) -> "ShardTrainer":
     from transformers import set_seed
 
-    from tokentar.train.data.shard_patterns import select_shards
+    from tokentar.train.data.loader import open_sources, sets_of
     from tokentar.train.distributed.collectives import together
     from tokentar.train.trainer.models import build_model, find_tokenizer
     from tokentar.train.trainer.trainer import ShardTrainer
 
-    manifest = together(lambda: select_shards(data.shards))
+    sources = together(lambda: open_sources(data.data, data.stage_weights, data.stopping_strategy))
+    manifest = next(iter(sets_of(sources).values()))
     tokenizer = together(lambda: find_tokenizer(manifest, model.model_name_or_path))
     set_seed(args.seed)
     return ShardTrainer(
         model=together(lambda: build_model(model, manifest.info)),
         args=args,
         processing_class=tokenizer,
-        shards=manifest,
+        shards=sources,
         validation_shards=_validation_shards(data, args),
-        order=data.order,
+        order=data.order or "epoch",
         streams=data.streams,
         separate_documents=data.separate_documents,
         max_tokens=data.max_tokens,
         access=data.access,
+        skip_list=data.skip_list,
+        audit=data.audit,
+        loss_by_source=data.loss_by_source,
         callbacks=list(callbacks),
     )
 
@@ -122,7 +126,9 @@ def _validation_shards(data: Any, args: Any) -> Any:
         return data.validation_shards
     from tokentar.train.data.shard_patterns import set_of
 
-    manifest = open_shards(set_of(data.shards))
+    if isinstance(data.data, dict):
+        raise SettingError("validation_shards: none, needed: a set to evaluate on, as the training data are a mixture")
+    manifest = open_shards(set_of(data.data))
     try:
         return manifest.split("validation")
     except SetError as error:

@@ -63,7 +63,7 @@ class ShardLoader:
 
     def __init__(
         self,
-        shards: Shards | Mapping[str, tuple[Shards, float]],
+        shards: Shards | Mapping[str, tuple[Shards, float]] | Sources,
         *,
         batch_size: int,
         seed: int = 0,
@@ -79,11 +79,11 @@ class ShardLoader:
         stopping_strategy: str = "never",
         skip_list: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._data = _open(shards, stages, stopping_strategy)
+        self._data = open_sources(shards, stages, stopping_strategy)
         self.world, self._access = World.detect(rank, world_size, num_workers), access or Access()
         self._streams, self._separate_documents = streams, separate_documents
         self._kind, self._seed = order, seed
-        self._skip_list = skip_lists.NOTHING if skip_list is None else skip_lists.read(skip_list, self._sets)
+        self._skip_list = skip_lists.NOTHING if skip_list is None else skip_lists.read(skip_list, sets_of(self._data))
         self._batch_size, self._global_batch_size = batch_size, global_batch_size
         self._arrange(streams, self._wanted())
         self.epoch = 0
@@ -91,12 +91,8 @@ class ShardLoader:
         self._returned = 0  # and those returned since
         self._behind = 0  # samples of the epochs before
         self._numbers = np.empty(0, np.int64)
+        self.row_numbers = self._numbers  # the same of all rows of the batch, those left out too: (batch_size,) int64
         self.left_out = 0  # rows that this rank has left out
-
-    @property
-    def _sets(self) -> dict[str, Manifest]:
-        """The sets by their names in the mixture; that of one set is ""."""
-        return {"": self._data} if isinstance(self._data, Manifest) else self._data.manifests
 
     def _wanted(self) -> list[WeightsFrom]:
         """The stages that were asked for; none of one set."""
@@ -168,6 +164,16 @@ class ShardLoader:
         return range((self.position - self.plan.samples_per_batch) // self.order.samples, last + 1)
 
     @property
+    def is_of_one_epoch(self) -> bool:
+        """Whether no sequence can be twice in the batches last returned to all ranks, as these are of one epoch of each set."""
+        if isinstance(self.order, MixedOrder):
+            ends = (
+                self.order.epochs(sample) for sample in (self.position - self.plan.samples_per_batch, self.position)
+            )
+            return all(before.start + 1 == after.stop for before, after in zip(*ends, strict=True))
+        return len(self.epochs_read) == 1
+
+    @property
     def sample_numbers(self) -> NDArray[np.int64]:
         """Numbers of the sequences in the batch last returned, without rows left out: (at most batch_size,) int64."""
         return self._numbers
@@ -230,6 +236,7 @@ class ShardLoader:
         may_miss = any(pool.leaves_out for pool in self.reading.named_pools.values())  # else a missing row is an error
         for numbers, ids in self._batches(Span(self.epoch, start, stop)):
             is_there = numbers >= 0 if may_miss else None
+            self.row_numbers = numbers if is_there is None else np.where(is_there, numbers, ~numbers)
             self._numbers = numbers if is_there is None else numbers[is_there]
             self.left_out += len(numbers) - len(self._numbers)
             self._returned += samples
@@ -265,16 +272,24 @@ class ShardLoader:
         yield from rebatch(_with_plain_errors(workers), self.world.num_workers, self.batch_size, info.seq_length)
 
 
-def _open(
-    shards: Shards | Mapping[str, tuple[Shards, float]],
+def open_sources(
+    shards: Shards | Mapping[str, tuple[Shards, float]] | Sources,
     stages: Sequence[tuple[int | None, Mapping[str, float]]],
     stopping_strategy: str,
 ) -> Manifest | Sources:
+    """One set, or several that are mixed. Raises SettingError or SetError."""
+    if isinstance(shards, Sources):
+        return shards
     if isinstance(shards, Mapping):
         return Sources.of(shards, stages, stopping_strategy)
     if stages or stopping_strategy != "never":
         raise SettingError("stages, stopping_strategy: of a mixture; give shards as {name: (shards, weight)}")
     return select_shards(shards)
+
+
+def sets_of(data: Manifest | Sources) -> dict[str, Manifest]:
+    """The sets by their names in the mixture; that of one set is ""."""
+    return {"": data} if isinstance(data, Manifest) else data.manifests
 
 
 def _fork_server() -> Any:

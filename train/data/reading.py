@@ -246,13 +246,18 @@ def stages_of(sources: Sources, wanted: Sequence[WeightsFrom], state: State) -> 
 
 def left_out(reading: Reading, skip_list: SkipList) -> State:
     """What a state says of rows that this rank leaves out: nothing where nothing is left out."""
-    damaged = {
+    damaged = damaged_shards(reading)
+    found = {"skip_list": skip_list.fingerprint} if len(skip_list) else {}
+    return found | ({"damaged_shards": damaged} if damaged else {})
+
+
+def damaged_shards(reading: Reading) -> list[str]:
+    """Shards that this rank has found to be damaged, sorted; of a mixture SOURCE/SHARD."""
+    return sorted(
         f"{name}/{pool.manifest.shards[index].shard}".lstrip("/")
         for name, pool in reading.named_pools.items()
         for index in pool.notes.damaged()
-    }
-    found = {"skip_list": skip_list.fingerprint} if len(skip_list) else {}
-    return found | ({"damaged_shards": sorted(damaged)} if damaged else {})
+    )
 
 
 def leave_out_again(reading: Reading, skip_list: SkipList, state: State) -> None:

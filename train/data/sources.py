@@ -1,5 +1,6 @@
 """Several sets that are mixed by weights: which they are, whether they fit each other, and which weights hold when."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,49 @@ def parse_sources(words: Sequence[str]) -> dict[str, tuple[str, float]]:
             raise SettingError(f"shards: two sources are named {name!r}; name them: NAME=PLACE=WEIGHT")
         found[name] = place, weight
     return found
+
+
+def read_sources(text: str) -> dict[str, tuple[str, float]]:
+    """The sources of a recipe, as JSON: {name: {"shards": place, "weight": 0.7}}. Raises SettingError."""
+    found = {}
+    for name, values in _mapping("sources", text).items():
+        if not isinstance(values, dict) or set(values) - {"shards", "weight"} or "shards" not in values:
+            raise SettingError(f"sources: {name}: {values!r}, needed: shards, and a weight (default: 1)")
+        found[name] = str(values["shards"]), _number(f"sources: {name}: weight", values.get("weight", 1))
+    return found
+
+
+def read_stages(text: str) -> list[tuple[int | None, Weights]]:
+    """The stages of a recipe, as JSON: {name: {"until": "1e9 tokens", "weights": {…}}}; the last has no end. Raises SettingError."""
+    found: list[tuple[int | None, Weights]] = []
+    for name, values in _mapping("stages", text).items():
+        if (
+            not isinstance(values, dict)
+            or set(values) - {"until", "weights"}
+            or not isinstance(values.get("weights"), dict)
+        ):
+            raise SettingError(f"stages: {name}: {values!r}, needed: weights, and until (but for the last one)")
+        weights = {each: _number(f"stages: {name}: {each}", weight) for each, weight in values["weights"].items()}
+        until = str(values["until"]).removesuffix("tokens").replace("_", "") if "until" in values else None
+        found.append((None if until is None else int(_number(f"stages: {name}: until", until)), weights))
+    return found
+
+
+def _mapping(key: str, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise SettingError(f"{key}: not JSON ({error}): {text:.80}") from None
+    if not isinstance(values, dict) or not values:
+        raise SettingError(f"{key}: {text:.80}, needed: a mapping of names")
+    return values
+
+
+def _number(what: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise SettingError(f"{what}: {value!r}, needed: a number") from None
 
 
 def _weight(word: str) -> tuple[str, float]:

@@ -10,6 +10,7 @@ with end_at_once():
     from tokentar.shard_writer.commands.main import Command
 
 COMMANDS = dispatcher.COMMANDS | {
+    "trace": Command("tokentar.train.commands.trace", "show the sequences and documents behind a training step"),
     "plan": Command("tokentar.train.commands.plan", "show what a training job on a set would do"),
     "train": Command("tokentar.train.commands.launch", "train a model: prints the torchrun command line to type"),
 }

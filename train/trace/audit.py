@@ -6,6 +6,7 @@ A start of training supersedes what an earlier one did behind the step that it g
 """
 
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _PATTERN = "rank-*.jsonl"
 class Audit:
     """The file of one rank. A step is written at its end."""
 
-    def __init__(self, folder: str | Path, rank: int) -> None:
+    def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:
         self.path = Path(folder) / f"rank-{rank:05d}.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._keys: list[str] = []

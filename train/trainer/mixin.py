@@ -2,7 +2,9 @@
 
 import logging
 import math
+import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ from transformers.training_args import OptimizerNames
 from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.format.manifest import Manifest
 from tokentar.train.data.access import Access
-from tokentar.train.data.loader import ShardLoader
+from tokentar.train.data.loader import ShardLoader, open_sources, sets_of
 from tokentar.train.data.plan_text import describe
-from tokentar.train.data.shard_patterns import select_shards
+from tokentar.train.data.sources import Sources
 from tokentar.train.distributed.collectives import together
 from tokentar.train.order.plan import global_batch_size, steps_for
 from tokentar.train.trainer import checkpoint, failures, trainer_hooks
+from tokentar.train.trainer.accounting import AccountingMixin
 from tokentar.train.trainer.data_callback import DataCallback
 from tokentar.train.trainer.model_checks import check_causal, check_model, keep_documents_apart
 from tokentar.train.trainer.shard_evaluation import ShardEvaluationMixin, Shards, ShardSets, validation_sets
@@ -31,11 +34,13 @@ _FROM_SHARDS = ("train_dataset", "data_collator")  # of Trainer, in whose place 
 _log = logging.getLogger(__name__)
 
 
-class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
+class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin, AccountingMixin):
     """Goes before a Trainer class: `class MyTrainer(ShardTrainerMixin, Trainer)`.
 
     shards: as ShardLoader takes them; streams, order, separate_documents and access likewise; the seed of the order is
-    args.data_seed (0 if None). validation_shards, or eval_dataset: a set, or shards of one; of a set with a split
+    args.data_seed (0 if None); stages, stopping_strategy and skip_list are ShardLoader's, too. audit: a folder in which each
+    rank notes what it was trained on (see trace/audit.py). loss_by_source: log the loss of each source of a mixture.
+    validation_shards, or eval_dataset: a set, or shards of one; of a set with a split
     `validation`, that split; or several by name, {"a": …, "b": …}, whose metrics are eval_a_loss and so on. max_tokens: a
     budget, in place of args.max_steps. All other arguments are those of the Trainer class below, but for train_dataset and
     data_collator. Training and evaluation are by the compute_loss of that class; ShardEvaluationMixin says when the loss of
@@ -49,13 +54,18 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
         model: Any = None,
         args: TrainingArguments | None = None,
         *,
-        shards: Shards,
+        shards: Shards | Mapping[str, tuple[Shards, float]] | Sources,
         validation_shards: ShardSets | None = None,
         order: str = "epoch",
         streams: int | None = None,
         separate_documents: bool = False,
         max_tokens: int | None = None,
         access: Access | None = None,
+        stages: Sequence[tuple[int | None, Mapping[str, float]]] = (),
+        stopping_strategy: str = "never",
+        skip_list: str | os.PathLike[str] | None = None,
+        audit: str | os.PathLike[str] | None = None,
+        loss_by_source: bool = False,
         eval_dataset: ShardSets | None = None,
         callbacks: list[Any] | None = None,
         **kwargs: Any,
@@ -64,13 +74,17 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
         for name in _FROM_SHARDS:
             if kwargs.pop(name, None) is not None:
                 raise SettingError(f"{name}: given, but batches come from `shards` as they are; leave it out")
-        self.manifest = shards if isinstance(shards, Manifest) else together(lambda: select_shards(shards))
+        self._sources = together(lambda: open_sources(shards, stages, stopping_strategy))
+        self.manifest = next(iter(sets_of(self._sources).values()))
+        self._skip_list, self._audit = skip_list, audit
         sets = validation_sets(validation_shards, eval_dataset)
         self._separate_documents, self._access = separate_documents, access or Access()
         self._max_tokens = max_tokens
         self._make_trainer(model, args, sets, callbacks or [], kwargs)
         self._check_model()
-        self.train_loader = TrainLoader(self._make_loader(order, streams), recipe_of(self.args))
+        loader = together(lambda: self._make_loader(order, streams))
+        self.train_loader = TrainLoader(loader, recipe_of(self.args))
+        self._add_accounting(loss_by_source)
         self._pools = {}
         self._add_sets(sets)
         self._beginning = self.train_loader.loader.state_dict()
@@ -98,7 +112,8 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
 
     def _check_model(self) -> None:
         network: Any = self.model
-        check_model(self.manifest, network)
+        for manifest in sets_of(self._sources).values():
+            check_model(manifest, network)
         check_causal(network)
         if self._separate_documents:
             keep_documents_apart(network)
@@ -112,7 +127,7 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
                 "alone, as each rank reads sequences of its own"
             )
         return ShardLoader(
-            self.manifest,
+            self._sources,
             batch_size=args.train_batch_size,
             seed=args.data_seed or 0,
             order=order,
@@ -123,6 +138,7 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
             global_batch_size=of_a_step,
             separate_documents=self._separate_documents,
             access=self._access,
+            skip_list=self._skip_list,
         )
 
     def _check_settings(self) -> None:
@@ -134,10 +150,12 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
             raise SettingError(
                 "fsdp: accelerate shards models over GPUs only, so each of these ranks would hold all of it; leave it out"
             )
-        if self._access.bad_shards == "skip" and not self.model_accepts_loss_kwargs:
-            raise SettingError(
-                "bad_shards: skip, needed: error, as this model averages the loss of each batch by itself"
-            )
+        leaves_out = {"bad_shards: skip": self._access.bad_shards == "skip", "skip_list": self._skip_list is not None}
+        for name, is_set in leaves_out.items():
+            if is_set and not self.model_accepts_loss_kwargs:
+                raise SettingError(
+                    f"{name}, needed: nothing that leaves out rows, as this model averages the loss of each batch by itself"
+                )
         check_settings(self.args)
         if self._max_tokens is not None and self.args.max_steps > 0:
             raise SettingError(f"max_tokens: {self._max_tokens} and max_steps: {self.args.max_steps}; give one of them")
@@ -159,9 +177,11 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
         state = self._beginning if folder is None else checkpoint.read_position(folder)
         self.train_loader.go_to(state)
         self._resumed_step = state.get("step", 0)
+        self._begin_leg(state)
         self.args.ignore_data_skip = True  # the loader stands at the next unseen sequence already
         if self._max_tokens is not None:
             self.args.max_steps = self._resumed_step + self._steps_left(self._max_tokens)
+        self._end_with_mixture()
         if self.is_world_process_zero():
             self._tell_start(folder)
         self._logged = (time.perf_counter(), self.train_loader.waited, self._resumed_step)
@@ -170,9 +190,21 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
         with underway.naming():
             return super().train(str(folder) if folder else None, *args, **kwargs)
 
+    def _end_with_mixture(self) -> None:
+        """Let a mixture that ends end the run. Raises SettingError when more is asked for than it has."""
+        loader = self.train_loader.loader
+        if loader.order.kind == "mixture" and not loader.endless:
+            if self.args.max_steps > (steps := loader.plan.steps):
+                raise SettingError(
+                    f"max_steps: {self.args.max_steps}, but the first source ends after {steps} steps; set fewer, or "
+                    "stopping_strategy: never"
+                )
+            self.args.max_steps = self.args.max_steps if self.args.max_steps > 0 else steps
+
     def _tell_start(self, folder: Path | None) -> None:
         loader = self.train_loader.loader
-        for line in describe(loader.reading.by_name, loader.order, loader.plan, loader.world):
+        steps = self.args.max_steps if self.args.max_steps > 0 else None
+        for line in describe(loader.reading.by_name, loader.order, loader.plan, loader.world, steps):
             _log.info(line)
         if folder is not None:
             place = (self._resumed_step, loader.epoch, loader.position)
@@ -237,6 +269,7 @@ class ShardTrainerMixin(ShardEvaluationMixin, ShardSavingMixin):
             logs["data_wait"] = round((self.train_loader.waited - waited) / seconds, 5)
             if loader.left_out:
                 logs["rows_left_out"] = loader.left_out  # of this rank
+            logs |= self._of_sources()
         super().log(logs, start_time)
 
 

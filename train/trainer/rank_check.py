@@ -22,7 +22,7 @@ class Report:
     @classmethod
     def of(cls, loader: ShardLoader, recipe: dict[str, Any]) -> "Report":
         """Streams that resample may draw the same, and so may two epochs in one batch: these have no such sequences."""
-        alone = loader.order.kind != "resample" and len(loader.epochs_read) == 1
+        alone = loader.order.kind != "resample" and loader.is_of_one_epoch
         mine = {key: value for key, value in loader.state_dict().items() if key != "damaged_shards"}
         state = versions() | mine | recipe
         numbers = loader.sample_numbers.tolist() if alone else []

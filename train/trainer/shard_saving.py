@@ -7,6 +7,7 @@ from transformers import Trainer
 
 from tokentar.shard_writer.errors import SettingError, StoreError
 from tokentar.train.distributed.collectives import together
+from tokentar.train.trace.history import Leg
 from tokentar.train.trainer import checkpoint, failures
 from tokentar.train.trainer.data_callback import DataCallback
 from tokentar.train.trainer.train_loader import TrainLoader
@@ -21,6 +22,7 @@ class ShardSavingMixin(_Trainer):
     """The part of ShardTrainerMixin that saves."""
 
     train_loader: TrainLoader
+    _legs: tuple[Leg, ...]
     _data: DataCallback
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
@@ -49,7 +51,11 @@ class ShardSavingMixin(_Trainer):
     def _begin_checkpoint(self, folder: Path) -> None:
         """Put the position into a checkpoint before Trainer writes what makes it look complete."""
         self._data.underway.written_to = folder
-        state = self.train_loader.loader.state_dict() | {"left_out": self.train_loader.left_out()}
+        left_out = self.train_loader.left_out()
+        state = self.train_loader.loader.state_dict() | {"left_out": left_out}
+        if left_out["shards"]:
+            state["damaged_shards"] = left_out["shards"]  # of all ranks
+        state["history"] = [leg.to_json() for leg in self._legs]
         if self.args.should_save:
             checkpoint.write_position(folder, state, self.state.global_step)
         self._wait_for_everyone()

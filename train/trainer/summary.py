@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tokentar.train.data.reading import MixtureReading
 from tokentar.train.data.shard_pool import OpenCosts
 from tokentar.train.trainer.train_loader import TrainLoader
 from tokentar.train.trainer.trainer import ShardTrainer
@@ -20,10 +21,15 @@ def ending(
     loader = trainer.train_loader.loader
     if loader.order.kind != "resample":  # which reads what it draws, again and again
         yield f"read twice in an epoch (overlap): {'not tallied, the set is too large' if overlap is None else overlap}"
+    if isinstance(loader.reading, MixtureReading):
+        for name, state in loader.state_dict()["sources"].items():
+            yield f"source {name}: {state['sequences']:,} sequences, in epoch {state['epoch']}"
+    elif loader.order.kind != "resample":
         yield f"left out of each epoch: {loader.plan.left_out:,}"
     if left_out["rows"]:
-        yield f"damaged, so left out: {left_out['rows']:,} sequences of {', '.join(left_out['shards'])}"
-    if loader.pool.cache is not None:
+        shards = f" of damaged shards: {', '.join(left_out['shards'])}" if left_out["shards"] else ""
+        yield f"left out: {left_out['rows']:,} sequences{shards}"
+    if any(pool.cache is not None for pool in loader.reading.named_pools.values()):
         yield (
             f"shards: {opened.shards:,.0f} opened, {opened.fetched:,.0f} of them fetched ({opened.fetched_bytes / 1e6:,.1f} MB); waited "
             f"{opened.waits:,.0f} times for one, {opened.wait_seconds:.1f} s in all"

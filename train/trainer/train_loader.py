@@ -1,12 +1,13 @@
 """What Trainer iterates: a ShardLoader with a clock, the comparison of ranks at the first step (G8) and the tally of reads."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import chain
 from typing import Any
 
 from tokentar.train.data.loader import Batch, ShardLoader
+from tokentar.train.data.reading import damaged_shards
 from tokentar.train.data.shard_pool import OpenCosts
 from tokentar.train.distributed.collectives import all_gather, compare_clocks, together
 from tokentar.train.trainer.rank_check import compare_ranks
@@ -25,6 +26,7 @@ class TrainLoader:
         self.waited = 0.0  # seconds spent in the loader
         self.tally = Tally(loader)
         self.left_out_before = NOTHING  # by the runs before this one
+        self.listeners: list[Callable[[ShardLoader], None]] = []  # called with the loader after each batch
         self.has_begun = False  # whether a batch was asked for since the position was set
         self._epoch: int | None = None  # that was begun
         self._compared = False
@@ -47,15 +49,15 @@ class TrainLoader:
         return loader.epoch + (plan.steps - plan.steps_from(loader.position)) / plan.steps
 
     def left_out(self) -> dict[str, Any]:
-        """Rows of damaged shards that the whole job has left out since its start, and those shards. Collective."""
-        pool, before = self.loader.pool, self.left_out_before
-        names = [pool.manifest.shards[index].shard for index in pool.notes.damaged()]
+        """Rows that the whole job has left out since its start, and the damaged shards among them. Collective."""
+        before, names = self.left_out_before, damaged_shards(self.loader.reading)
         rows, shards = zip(*all_gather((self.loader.left_out, names)), strict=True)
         return {"rows": before["rows"] + sum(rows), "shards": sorted({*before["shards"], *chain(*shards)})}
 
     def opened(self) -> OpenCosts:
         """What opening shards has cost the whole job. Collective."""
-        totals: list[OpenCosts] = all_gather(self.loader.pool.notes.total())
+        mine = reduce(OpenCosts.plus, (pool.notes.total() for pool in self.loader.reading.named_pools.values()))
+        totals: list[OpenCosts] = all_gather(mine)
         return reduce(OpenCosts.plus, totals)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -72,6 +74,8 @@ class TrainLoader:
             if batch is None:
                 return
             self.tally.add(self.loader.epochs_read, self.loader.sample_numbers)
+            for listener in self.listeners:
+                listener(self.loader)
             yield batch
 
     def _first(self, batches: Iterator[Batch]) -> Batch | None:

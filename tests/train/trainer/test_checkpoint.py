@@ -122,6 +122,7 @@ def test_a_checkpoint_holds_the_position_of_the_whole_job(manifest: Manifest, tr
         "position": 24,
         "consumed": 288,
         "step": 12,
+        "history": [{"step": 0, "epoch": 0, "position": 0, "global_batch_size": 24}],
     }
 
 

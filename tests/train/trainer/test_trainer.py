@@ -221,6 +221,12 @@ def test_the_flags_are_these() -> None:
     """Adding one is a decision."""
     assert set(DataArguments.__dataclass_fields__) == {
         "shards",
+        "sources",
+        "stages",
+        "stopping_strategy",
+        "skip_list",
+        "audit",
+        "loss_by_source",
         "validation_shards",
         "cache_dir",
         "cache_bytes",
