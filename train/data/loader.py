@@ -29,7 +29,7 @@ from tokentar.train.data.dataset import Block, Span
 from tokentar.train.data.reading import MixtureReading, Reading, SetReading, State, leave_out_again, left_out, stages_of
 from tokentar.train.data.shard_patterns import Shards, select_shards
 from tokentar.train.data.shard_pool import ShardPool
-from tokentar.train.data.sources import Sources, WeightsFrom
+from tokentar.train.data.sources import Sources, WeightsFrom, read_history
 from tokentar.train.distributed.world import World
 from tokentar.train.order.mixture import MixedOrder
 from tokentar.train.order.plan import Plan, block_rows
@@ -228,6 +228,12 @@ class ShardLoader:
         self._behind = state["consumed"] - self._start
         if not self.endless and not self.plan.steps_from(self._start):
             self._begin(self.epoch + 1)
+
+    def follow(self, state: State) -> None:
+        """Stand where a job stood, with the weights of all stages that the state tells of, and not those asked for here."""
+        self.load_state_dict(state)
+        if "stages" in state:
+            self._arrange(self.order.streams, read_history(state["stages"]))
 
     def __iter__(self) -> Iterator[Batch]:
         start, self._returned = self._start, 0

@@ -163,12 +163,16 @@ class MixtureReading:
             }
             for name, manifest in self.sources.manifests.items()
         }
-        stages = [
+        held = [stage for stage in self.stages if stage["start"] < position or not stage["start"]]
+        return {"sources": found, "stages": held}
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """All stages, as a state has those behind it."""
+        return [
             {"start": stage.start, "weights": dict(zip(self.names, stage.weights, strict=True))}
             for stage in self.order.mixture.stages
-            if stage.start < position or not stage.start
         ]
-        return {"sources": found, "stages": stages}
 
     @cached_property
     def _firsts(self) -> Ints:

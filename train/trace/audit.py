@@ -15,6 +15,7 @@ from typing import Any
 
 from tokentar.shard_writer.errors import SetError, SettingError
 from tokentar.train.data.loader import ShardLoader
+from tokentar.train.data.reading import MixtureReading
 from tokentar.train.trace.history import History, Leg
 from tokentar.train.trace.locate import Locator
 
@@ -39,7 +40,8 @@ class Audit:
         world, plan = loader.world, loader.plan
         leg = Leg(step, loader.epoch, loader.position, plan.global_batch_size)
         start = {"run": run, "rank": world.rank, "world_size": world.world_size, "leg": leg.to_json()}
-        self._write(start | {"state": loader.state_dict()})
+        all_stages = {"stages": loader.reading.stages} if isinstance(loader.reading, MixtureReading) else {}
+        self._write(start | {"state": loader.state_dict() | all_stages})
 
     def add(self, keys: Iterable[str]) -> None:
         """Note a batch of the step under way."""
@@ -119,7 +121,7 @@ def faults(folder: str | Path, loader: ShardLoader, skipped: Iterable[str] = ())
 
 def _faults_of(run: Run, end: int | None, loader: ShardLoader, may_miss: set[str]) -> Iterator[str]:
     """Those of one start, up to the step that the next one goes on from."""
-    loader.load_state_dict(run.state)
+    loader.follow(run.state)
     history, locator = History((run.leg,), None if loader.endless else loader.order.samples), Locator(loader.reading)
     last = max(run.steps, default=run.leg.step) if end is None else end
     for step in range(run.leg.step + 1, last + 1):
