@@ -27,6 +27,14 @@ def t0() -> Any:
     return byte_tokenizer()
 
 
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The byte tokenizer as a folder."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture
 def marked(tmp_path: Path) -> Callable[..., Manifest]:
     """A factory of marked sets: sequence i holds number i in all of its 8 positions."""

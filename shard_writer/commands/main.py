@@ -28,13 +28,12 @@ class Command:
     summary: str
 
 
+_ROOM = "tokentar.shard_writer.commands"
 COMMANDS = {
-    "write": Command("tokentar.shard_writer.commands.write", "tokenize documents, pack them and write numbered shards"),
-    "show": Command("tokentar.shard_writer.commands.show", "print decoded sequences with their document boundaries"),
-    "verify": Command(
-        "tokentar.shard_writer.commands.verify", "compare every byte of a set with its manifest, and repair it"
-    ),
-    "reshard": Command("tokentar.shard_writer.commands.reshard", "copy a set into another number of shards"),
+    "write": Command(f"{_ROOM}.write", "tokenize documents, pack them and write numbered shards"),
+    "show": Command(f"{_ROOM}.show", "print decoded sequences with their document boundaries"),
+    "verify": Command(f"{_ROOM}.verify", "compare every byte of a set with its manifest, and repair it"),
+    "reshard": Command(f"{_ROOM}.reshard", "copy a set into another number of shards"),
 }
 
 

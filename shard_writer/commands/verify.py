@@ -34,6 +34,6 @@ def main(prog: str, argv: Sequence[str]) -> int:
     if found:
         print(f"{manifest.root}: {len(found)} faults; {WAYS_OUT[arguments.repair]}", file=sys.stderr)
         return 1
-    size = sum(size for entry in manifest.shards for size, _ in entry.files.values())
+    size = sum(size for size, _ in manifest.files.values())
     print(f"{manifest.root}: {len(manifest.shards)} shards, {size:,} bytes, all as written")
     return 0

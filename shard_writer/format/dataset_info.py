@@ -104,6 +104,11 @@ class DatasetInfo:
         """Of all splits together."""
         return sum(self.splits.values(), start=Totals.none())
 
+    @property
+    def writings(self) -> list[dict[str, Any]]:
+        """Source, settings and seed of each writing: first that of the set, then those that were appended."""
+        return [{"source": self.source, "settings": self.settings, "seed": self.seed}, *self.appended]
+
     def to_json(self) -> str:
         """The text of dataset.json."""
         values = asdict(self)

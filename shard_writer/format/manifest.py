@@ -18,13 +18,7 @@ from msgspec.json import Decoder
 from numpy.typing import NDArray
 
 from tokentar.shard_writer.errors import SetError
-from tokentar.shard_writer.format.dataset_info import (
-    DATASET_FILE,
-    Count,
-    DatasetInfo,
-    place_and_fault,
-    read_info,
-)
+from tokentar.shard_writer.format.dataset_info import DATASET_FILE, Count, DatasetInfo, place_and_fault, read_info
 from tokentar.shard_writer.format.shards import ShardFile
 from tokentar.shard_writer.storage import files, places
 from tokentar.shard_writer.storage.urls import Url
@@ -97,6 +91,11 @@ class Manifest:
         """Changes when any byte, name or number of the chosen shards does: 16 hexadecimal digits."""
         shards = (structs.replace(entry, docs_bytes=None, docs_xxh3=None) for entry in self.shards)
         return files.checksum(manifest_text(shards).encode())
+
+    @property
+    def files(self) -> dict[str, tuple[int, str]]:
+        """Size and XXH3-64 of all shards and of their provenance, by file name."""
+        return {name: wanted for entry in self.shards for name, wanted in entry.files.items()}
 
     @property
     def folder(self) -> Path:

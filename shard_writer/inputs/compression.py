@@ -89,7 +89,7 @@ def unpacked_lines(path: str, bad: Bad) -> Iterator[bytes]:
                 held, size = [rest], len(rest)
         yield b"".join(held)
     except InputError as error:
-        bad.report("unreadable file", partial(_only, path), 0, str(error).removeprefix(f"{path}: "))
+        bad.report("unreadable file", partial(documents.line_of, path, 0), 0, str(error).removeprefix(f"{path}: "))
         yield _whole_lines(held)[0]
 
 
@@ -98,10 +98,6 @@ def _whole_lines(held: list[bytes]) -> tuple[bytes, bytes]:
     content = b"".join(held)
     end = content.rfind(b"\n") + 1
     return content[:end], content[end:]
-
-
-def _only(path: str, index: int) -> str:
-    return path
 
 
 def head(path: str, wanted: str) -> bytes:

@@ -6,38 +6,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from tokentar.shard_writer.inputs import columns, compression, documents
-from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
+from tokentar.shard_writer.inputs.documents import Bad, Batch, Place, SingleSource, line_of
 
 
 @dataclass(frozen=True)
-class CsvRows:
+class CsvRows(SingleSource):
     """A whole CSV or TSV file with a header line; every cell is the text that stands there, numbers and `NA` too."""
 
-    first_place: ClassVar[int] = 0
-    path: str
     delimiter: str
     size: int
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See Reader."""
-        return (self.path,)
 
     def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
         csv.field_size_limit(sys.maxsize)  # of this process: a document may be as long as its file
-        rows: list[list[str]] = []
-        held = 0
-        for row in self._rows(column, bad):
-            rows.append(row)
-            held += sum(map(len, row))
-            if held >= documents.BATCH_BYTES:
-                yield documents.joined(rows)
-                rows, held = [], 0
-        yield documents.joined(rows)
+        yield from documents.batches(self._rows(column, bad))
 
     def _rows(self, column: str, bad: Bad) -> Iterator[list[str]]:
         """The document of each record below the header, or none; what lies behind a damage of the file is left out."""
@@ -50,9 +35,9 @@ class CsvRows:
                     return
                 at = columns.one_column(column, header[1], self.path)
                 for line, cells in records:
-                    yield _cell(cells, at, len(header[1]), bad, partial(_line, self.path, line))
+                    yield _cell(cells, at, len(header[1]), bad, partial(line_of, self.path, line))
         except OSError as error:
-            bad.report("unreadable file", partial(_line, self.path, 0), 0, compression.damage(error))
+            bad.report("unreadable file", partial(line_of, self.path, 0), 0, compression.damage(error))
 
 
 def _records(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -79,7 +64,3 @@ def _cell(cells: list[str], at: int, width: int, bad: Bad, place: Place) -> list
     if cells[at].isascii():
         return documents.text_of(cells[at], bad, place, 0, valid=True)
     return documents.text_of_bytes(cells[at].encode(errors="surrogateescape"), bad, place, 0)
-
-
-def _line(path: str, line: int, index: int) -> str:
-    return f"{path}:{line}" if line else path

@@ -7,7 +7,7 @@ texts are always counted and passed over. Readers: the other modules of this fol
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -70,11 +70,47 @@ class Reader(Protocol):
         """The documents in order, in batches that cover all rows of the part."""
 
 
+@dataclass(frozen=True)
+class SingleSource:
+    """What readers of one file or data set have in common."""
+
+    first_place: ClassVar[int] = 0
+    path: str  # of the file, or the name of the data set
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See Reader."""
+        return (self.path,)
+
+
+def line_of(path: str, line: int, index: int) -> str:
+    """A Place in a file whose line is known; line 0: the file as a whole."""
+    return f"{path}:{line}" if line else path
+
+
+def row_of(where: str, first: int, index: int) -> str:
+    """A Place in a table; first: the number of the batch's first row."""
+    return f"{where}, row {first + index}"
+
+
 def clean(values: Sequence[Any], bad: Bad, place: Place, *, valid: bool = False) -> Batch:
     """The documents among `values`: texts that are not empty and can be encoded (`valid`: known to be so)."""
     if all(type(value) is str and value and (valid or value.isascii()) for value in values):
         return Batch(list(values), np.arange(len(values)), len(values))
     return joined([text_of(value, bad, place, index, valid=valid) for index, value in enumerate(values)])
+
+
+def batches(rows: Iterable[list[str]]) -> Iterator[Batch]:
+    """Rows of one document or none each, in batches of about BATCH_BYTES."""
+    held: list[list[str]] = []
+    size = 0
+    for row in rows:
+        held.append(row)
+        size += sum(map(len, row))
+        if size >= BATCH_BYTES:
+            yield joined(held)
+            held, size = [], 0
+    yield joined(held)
 
 
 def joined(rows: list[list[str]]) -> Batch:

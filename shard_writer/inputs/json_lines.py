@@ -16,15 +16,14 @@ import orjson
 
 from tokentar.shard_writer.errors import InputError
 from tokentar.shard_writer.inputs import columns, compression, documents
-from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
+from tokentar.shard_writer.inputs.documents import Bad, Batch, Place, SingleSource
 
 
 @dataclass(frozen=True)
-class JsonLines:
+class JsonLines(SingleSource):
     """The lines of a JSONL file that start in bytes `start` … `stop - 1`."""
 
     first_place: ClassVar[int] = 1
-    path: str
     start: int
     stop: int
 
@@ -32,11 +31,6 @@ class JsonLines:
     def size(self) -> int:
         """Bytes of input."""
         return self.stop - self.start
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See Reader."""
-        return (self.path,)
 
     def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
@@ -46,21 +40,15 @@ class JsonLines:
 
 
 @dataclass(frozen=True)
-class CompressedJsonLines:
+class CompressedJsonLines(SingleSource):
     """A whole compressed JSONL file, of one or several frames or members."""
 
     first_place: ClassVar[int] = 1
-    path: str
 
     @property
     def size(self) -> int:
         """Bytes of input."""
         return os.path.getsize(self.path)
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See Reader."""
-        return (self.path,)
 
     def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
@@ -171,7 +159,7 @@ def _loads(line: bytes) -> Any:
 
 
 def _line(path: str, before: int, index: int) -> str:
-    """Line `index` of a block that `before` lines go before."""
+    """Line `index` of a block with `before` lines before it."""
     return f"{path}:{before + index + 1}"
 
 

@@ -3,30 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tokentar.shard_writer.inputs import columns, compression, documents
-from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
-from tokentar.shard_writer.inputs.rows import _row
+from tokentar.shard_writer.inputs.documents import Bad, Batch, Place, SingleSource
 
 
 @dataclass(frozen=True)
-class ParquetGroups:
+class ParquetGroups(SingleSource):
     """Row groups `start` … `stop - 1` of a Parquet file; `size` is their uncompressed bytes."""
 
-    first_place: ClassVar[int] = 0
-    path: str
     start: int
     stop: int
     size: int
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See Reader."""
-        return (self.path,)
 
     def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader. A damaged row group ends where the damage lies; the next one is read."""
@@ -34,18 +26,13 @@ class ParquetGroups:
 
         with compression.opened(self.path) as raw, pq.ParquetFile(raw) as file:
             for group in range(self.start, self.stop):
-                first = 0
+                first, where = 0, f"{self.path}, row group {group}"
                 try:
                     for batch in _batches(file, group, column):
-                        yield _arrow_texts(batch, bad, partial(_row, f"{self.path}, row group {group}, row ", first))
+                        yield _arrow_texts(batch, bad, partial(documents.row_of, where, first))
                         first += len(batch)
                 except (OSError, ValueError) as error:
-                    bad.report(
-                        "damaged row group",
-                        partial(_row, f"{self.path}, row group {group}, row ", first),
-                        0,
-                        str(error),
-                    )
+                    bad.report("damaged row group", partial(documents.row_of, where, first), 0, str(error))
                     yield Batch([], np.empty(0, np.int64), file.metadata.row_group(group).num_rows - first)
 
 

@@ -3,28 +3,21 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from tokentar.shard_writer.errors import InputError, TokentarError
 from tokentar.shard_writer.inputs import columns, documents, libraries
-from tokentar.shard_writer.inputs.documents import Bad, Batch, Place
+from tokentar.shard_writer.inputs.documents import Bad, Batch, Place, SingleSource, row_of
 
 
 @dataclass(frozen=True)
-class DatasetRows:
+class DatasetRows(SingleSource):
     """Shard `index` of `count` of a `datasets` data set, or, of one with random access, its rows `index` … `count - 1`."""
 
-    first_place: ClassVar[int] = 0
-    name: str
     dataset: Any
     index: int
     count: int
     size: int
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See Reader."""
-        return (self.name,)
 
     def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
@@ -34,20 +27,23 @@ class DatasetRows:
         else:
             rows, first = self.dataset.shard(num_shards=self.count, index=self.index), 0
         part = f"rows from {self.index}" if random_access else f"shard {self.index}"
-        place = f"{self.name}, {part}, row "
+        where = f"{self.path}, {part}"
         top = columns.top_column(column, rows.column_names or (column,))
         if top in (rows.column_names or ()):
             rows = rows.select_columns([top])
         try:
             with libraries.silent():
                 for batch in rows.iter(batch_size=1000):
-                    values = _values(batch, column, partial(_row, place, first))
-                    yield documents.clean(values, bad, partial(_row, place, first))
+                    place = partial(row_of, where, first)
+                    values = _values(batch, column, place)
+                    yield documents.clean(values, bad, place)
                     first += len(values)
         except TokentarError:
             raise
         except Exception as error:  # `datasets` and what it reads with raise many types
-            raise InputError(f"{place}{first} or behind: cannot be read: {libraries.one_line(error)}") from error
+            raise InputError(
+                f"{row_of(where, first, 0)} or behind: cannot be read: {libraries.one_line(error)}"
+            ) from error
 
 
 def _values(batch: Mapping[str, Any], column: str, place: Place) -> Sequence[Any]:
@@ -68,24 +64,13 @@ def _values(batch: Mapping[str, Any], column: str, place: Place) -> Sequence[Any
 
 
 @dataclass(frozen=True)
-class Values:
+class Values(SingleSource):
     """Texts already in memory: a chunk of an iterable that the main process walks."""
 
-    first_place: ClassVar[int] = 0
-    name: str
     values: list[Any]
     first: int
     size: int
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """See Reader."""
-        return (self.name,)
-
     def read(self, column: str, bad: Bad) -> Iterator[Batch]:
         """See Reader."""
-        yield documents.clean(self.values, bad, partial(_row, "data set, row ", self.first))
-
-
-def _row(place: str, first: int, index: int) -> str:
-    return f"{place}{first + index}"
+        yield documents.clean(self.values, bad, partial(row_of, "data set", self.first))

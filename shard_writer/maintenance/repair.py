@@ -27,7 +27,7 @@ def repair(root: Path, workers: int | None = None) -> Iterator[str]:
     except SetError:
         manifest = None  # lines of it are lost: all of it is written again
     damaged = {fault.file for fault in verify.find(manifest)} if manifest else set()
-    if manifest and not damaged & _listed(manifest).keys():
+    if manifest and not damaged & manifest.files.keys():
         return
     output = Output(root, None)
     with files.locked(output.spool):
@@ -53,14 +53,9 @@ def _restore_manifest(root: Path, info: DatasetInfo, rebuilt: Manifest) -> str:
     return f"{MANIFEST_FILE}: written again"
 
 
-def _listed(manifest: Manifest) -> dict[str, tuple[int, str]]:
-    """Size and checksum of every file of a set."""
-    return {name: wanted for entry in manifest.shards for name, wanted in entry.files.items()}
-
-
 def _put_back(manifest: Manifest, rebuilt: Manifest, damaged: set[str]) -> Iterator[str]:
-    written = _listed(rebuilt)
-    for name, wanted in _listed(manifest).items():
+    written = rebuilt.files
+    for name, wanted in manifest.files.items():
         if name in damaged and written.get(name) == wanted:
             os.replace(rebuilt.folder / name, manifest.folder / name)
             yield f"{name}: written again"
@@ -74,9 +69,8 @@ def _write_again(root: Path, info: DatasetInfo, folder: Path, workers: int | Non
     cannot = f"{root}: cannot be repaired: "
     if info.resharded:
         raise SetError(f"{cannot}it was made by reshard; reshard its source again")
-    first = {"source": info.source, "settings": info.settings, "seed": info.seed}
     try:
-        for number, writing in enumerate([first, *info.appended]):
+        for number, writing in enumerate(info.writings):
             manifest = _write(info, writing, folder, append=number > 0, workers=workers)
     except TokentarError as error:
         raise SetError(f"{cannot}{error}") from error

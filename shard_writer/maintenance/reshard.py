@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from tokentar.shard_writer.storage import files, places
 from tokentar.shard_writer.storage.urls import Url
 from tokentar.shard_writer.writing import complete, progress, upload
 from tokentar.shard_writer.writing.output import Output
-from tokentar.shard_writer.writing.shard_step import Built, NewShard, make_shard
+from tokentar.shard_writer.writing.shard_step import Built, ShardTask, make_shard, shard_tasks
 
 _MADE_LAST = (MANIFEST_FILE, DATASET_FILE)  # of the files of a set
 _MOST_THREADS = 4  # copying, checksums and Parquet release the interpreter's lock
@@ -78,8 +79,6 @@ def reshard_or_find(
         with upload.local_copy(source) as copy:
             return _reshard(open_shards(copy), Output(folder, plan, overwrite), num_shards)
 
-    if isinstance(where, Path):
-        return build(where), True
     return upload.publish(where, spool_dir, plan, overwrite, build), True
 
 
@@ -122,35 +121,15 @@ def _copy(manifest: Manifest, folder: Path, num_shards: int | None) -> tuple[Sha
         return progress.make_shards(Engine(pool, threads), step, folder, tasks, len(tasks))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CopyTask(NewShard):
-    """One shard to be made from rows of other shards; `run` of a piece is the index of its shard in the manifest."""
-
-    pieces: tuple[Piece, ...]
-
-
-def _tasks(manifest: Manifest, num_shards: int | None) -> Iterator[CopyTask]:
-    """The new shards, split by split."""
+def _tasks(manifest: Manifest, num_shards: int | None) -> Iterator[ShardTask[Piece]]:
+    """The new shards, split by split; `run` of a piece is the index of its shard in the manifest."""
     first = 0
     for split in dict.fromkeys(entry.split for entry in manifest.shards):
         mine = np.array([entry.split == split for entry in manifest.shards])
         rows = np.where(mine, manifest.num_sequences, 0)
         total = int(rows.sum())
         count = num_shards or layout.default_num_shards(total, manifest.info.row_format.stride)
-        if count > total:
-            raise SettingError(
-                f"num_shards: {count} shards for {total} sequences of {split!r}; ask for {total} at most"
-            )
-        bounds = layout.even_split(total, count).tolist()
-        for index in range(count):
-            start, stop = bounds[index : index + 2]
-            yield CopyTask(
-                name=f"{split}-{index:06d}",
-                split=split,
-                first_sequence=first + start,
-                num_sequences=stop - start,
-                pieces=tuple(layout.pieces(rows, start, stop)),
-            )
+        yield from shard_tasks(split, total, count, partial(layout.pieces, rows), first_sequence=first)
         first, num_shards = first + total, None
 
 
@@ -161,7 +140,7 @@ class ReshardStep:
     manifest: Manifest
     folder: Path
 
-    def __call__(self, task: CopyTask) -> ShardEntry:
+    def __call__(self, task: ShardTask[Piece]) -> ShardEntry:
         """Build one shard, or only read it when an earlier run did; returns its line of the manifest."""
 
         def build() -> Built:

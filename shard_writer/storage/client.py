@@ -14,14 +14,8 @@ from typing import Any, Protocol
 PART_BYTES = 16 << 20  # larger files are uploaded in parts of this size
 READ_BYTES = 1 << 19  # larger pieces cost more processor time: their memory is new each time
 _STATUS, _CODE = re.compile(r"status code: (\d{3}[ \w]*)"), re.compile(r"<Code>(\w+)</Code>")
-_PASSING = (
-    400,
-    408,
-    409,
-    412,
-    425,
-    429,
-)  # of a busy store, or of one whose answer was lost; 400: of a body that was cut
+# of a busy store, or of one whose answer was lost; 400: of a body that was cut
+_PASSING = (400, 408, 409, 412, 425, 429)
 _QUERY = re.compile(r"\?\S*")
 
 
@@ -57,35 +51,27 @@ class Client(Protocol):
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         """What the library raises."""
-        ...
 
     def stat(self, key: str) -> Stat:
         """Size and tag of an object."""
-        ...
 
     def read(self, key: str) -> tuple[int, Iterable[Any]]:
         """Size of an object and its bytes, piece by piece."""
-        ...
 
     def put(self, key: str, content: Path | bytes) -> None:
         """Put an object in place, whole or not at all."""
-        ...
 
     def create(self, key: str, content: bytes) -> bool:
         """The same, unless there is one; whether it was put."""
-        ...
 
     def list(self, prefix: str) -> Iterator[tuple[str, Stat]]:
         """Keys below a prefix that ends in / or is empty, in no order."""
-        ...
 
     def delete(self, key: str) -> None:
         """Delete an object."""
-        ...
 
     def abort_uploads(self, prefix: str) -> int:
         """Drop unfinished uploads below a prefix; how many there were."""
-        ...
 
 
 def reason(error: BaseException) -> str:

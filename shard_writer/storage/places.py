@@ -7,8 +7,7 @@ from urllib.parse import unquote
 
 from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.storage.client import Patience
-from tokentar.shard_writer.storage.connect import EXTRAS
-from tokentar.shard_writer.storage.urls import _CREDENTIALS, Bucket, Url
+from tokentar.shard_writer.storage.urls import _CREDENTIALS, EXTRAS, Bucket, Url
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _HUB_KINDS = ("datasets", "spaces")

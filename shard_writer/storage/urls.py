@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from tokentar.shard_writer.errors import SetError, StoreError
+from tokentar.shard_writer.errors import SetError, SettingError, StoreError
 from tokentar.shard_writer.storage import client
 from tokentar.shard_writer.storage.client import Client, Patience, Stat
-from tokentar.shard_writer.storage.connect import connect
 from tokentar.shard_writer.storage.transfer import WrongBytes, pour, s3_tag
 
+EXTRAS = {"s3": "s3", "gs": "gs", "az": "az", "hf": "hf", "https": "http", "http": "http"}  # scheme → extra
 _VERIFY = "; `tokentar verify` names all that is damaged or missing"
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN) or AWS_PROFILE, AWS_REGION and AWS_ENDPOINT_URL",
@@ -41,10 +41,26 @@ class Bucket:
     @cached_property
     def client(self) -> Client:
         """Made when it is first needed, in the process that needs it: clients do not survive a fork."""
-        return connect(self.root, self.patience, self.query)
+        return _connect(self.root, self.patience, self.query)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Bucket, (self.root, self.patience, self.query)
+
+
+def _connect(root: str, patience: Patience, query: str = "") -> Client:
+    """The client of a bucket, repository or host; `query` is sent along with each request to a web server.
+
+    Raises SettingError when its library is not installed.
+    """
+    scheme = root.partition("://")[0]
+    try:
+        __import__("huggingface_hub" if scheme == "hf" else "obstore")
+    except ImportError as error:
+        raise SettingError(f"{root}: {error}; pip install 'tokentar[{EXTRAS[scheme]}]'") from None
+    from tokentar.shard_writer.storage.hub import Hub
+    from tokentar.shard_writer.storage.object_store import ObjectStore
+
+    return Hub(root) if scheme == "hf" else ObjectStore(root, patience, query)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Adding documents to a finished set: what it holds already, whether they fit, and what it says of itself afterwards."""
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from tokentar.shard_writer.errors import SettingError
@@ -16,14 +17,9 @@ class Base:
     manifest: Manifest | None
 
     @property
-    def documents(self) -> int:
-        """Documents in the set."""
-        return self.manifest.info.totals.documents if self.manifest else 0
-
-    @property
-    def sequences(self) -> int:
-        """Sequences in the set."""
-        return self.manifest.info.totals.sequences if self.manifest else 0
+    def totals(self) -> Totals:
+        """What the set holds."""
+        return self.manifest.info.totals if self.manifest else Totals.none()
 
     def shards_of(self, split: str) -> list[ShardEntry]:
         """The shards of a split."""
@@ -68,11 +64,16 @@ class Base:
         info = replace(
             old,
             splits=_sum(old.splits, new.splits),
-            skipped=dict(sorted((Counter(old.skipped) + Counter(new.skipped)).items())),
+            skipped=added([old.skipped, new.skipped]),
             shards=len(shards),
             appended=[*old.appended, _as_appended(new)],
         )
         return Manifest(manifest.root, info, shards, first_numbers(shards))
+
+
+def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts of skipped rows by reason, added up and sorted."""
+    return dict(sorted(sum(map(Counter, counts), Counter[str]()).items()))
 
 
 def _sum(old: dict[str, Totals], new: dict[str, Totals]) -> dict[str, Totals]:

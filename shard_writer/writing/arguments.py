@@ -81,34 +81,25 @@ class WriteArguments:
     overwrite: bool = doc("Replace the set, or the unfinished work, that the output holds.", False)
 
     def __post_init__(self) -> None:
-        _require(self.output != "", "output", self.output, "a folder or URL")
-        _require(self.seq_length >= 1, "seq_length", self.seq_length, "at least 1")
-        _require(self.num_shards is None or self.num_shards >= 1, "num_shards", self.num_shards, "at least 1")
-        _require(self.workers is None or self.workers >= 0, "workers", self.workers, "0 or more")
-        _require(self.engine in ENGINES, "engine", self.engine, " or ".join(ENGINES))
-        _require(self.engine == "ray" or self.ray_address is None, "ray_address", self.ray_address, "engine: ray")
-        _require(self.engine == "local" or self.workers != 0, "workers", self.workers, "1 or more with engine: ray")
-        _require(
-            0 <= self.validation_fraction < 1, "validation_fraction", self.validation_fraction, "at least 0 and below 1"
-        )
-        _require(
-            self.name.replace("-", "").replace("_", "").isalnum() and len(self.name) <= _LONGEST_NAME,
-            "name",
-            self.name,
-            f"letters, digits, - and _ only, {_LONGEST_NAME} at most",
-        )
-        _require(
-            self.name != "validation" or not self.validation_fraction, "name", self.name, "another than the split's"
-        )
-        _require(self.bad_documents in ("error", "skip"), "bad_documents", self.bad_documents, "error or skip")
-        _require(self.packing in POLICIES, "packing", self.packing, " or ".join(POLICIES))
+        is_name = self.name.replace("-", "").replace("_", "").isalnum() and len(self.name) <= _LONGEST_NAME
+        self._require("output", self.output != "", "a folder or URL")
+        self._require("seq_length", self.seq_length >= 1, "at least 1")
+        self._require("num_shards", self.num_shards is None or self.num_shards >= 1, "at least 1")
+        self._require("workers", self.workers is None or self.workers >= 0, "0 or more")
+        self._require("engine", self.engine in ENGINES, " or ".join(ENGINES))
+        self._require("ray_address", self.engine == "ray" or self.ray_address is None, "engine: ray")
+        self._require("workers", self.engine == "local" or self.workers != 0, "1 or more with engine: ray")
+        self._require("validation_fraction", 0 <= self.validation_fraction < 1, "at least 0 and below 1")
+        self._require("name", is_name, f"letters, digits, - and _ only, {_LONGEST_NAME} at most")
+        self._require("name", self.name != "validation" or not self.validation_fraction, "another than the split's")
+        self._require("bad_documents", self.bad_documents in ("error", "skip"), "error or skip")
+        self._require("packing", self.packing in POLICIES, " or ".join(POLICIES))
+
+    def _require(self, key: str, condition: bool, needed: str) -> None:
+        if not condition:
+            raise SettingError(f"{key}: {getattr(self, key)!r}, needed: {needed}")
 
     @property
     def num_workers(self) -> int:
         """Worker processes to start."""
         return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
-
-
-def _require(condition: bool, key: str, seen: object, needed: str) -> None:
-    if not condition:
-        raise SettingError(f"{key}: {seen!r}, needed: {needed}")

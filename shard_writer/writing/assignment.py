@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentar.shard_writer.errors import InputError, SettingError
+from tokentar.shard_writer.errors import InputError
 from tokentar.shard_writer.format.dataset_info import Totals
 from tokentar.shard_writer.format.shards import RowFormat
 from tokentar.shard_writer.packing import layout
+from tokentar.shard_writer.writing import shard_step
 from tokentar.shard_writer.writing.shard_step import ShardTask, Window, WindowPiece
 from tokentar.shard_writer.writing.spool import SPAN, Spans
 
@@ -115,28 +116,13 @@ class Stream:
         """Whole sequences in all."""
         return int(self.sizes.sum()) // self.per_sequence
 
-    def check_shards(self, split: str, num_shards: int) -> None:
-        """Raises SettingError when some of so many shards would be empty."""
-        if num_shards > self.sequences:
-            raise SettingError(
-                f"num_shards: {num_shards} shards for {self.sequences} sequences of {split!r}; ask for {self.sequences} at most"
-            )
+    def shard_tasks(self, split: str, num_shards: int, **first: int) -> Iterator[ShardTask[WindowPiece]]:
+        """The shards of the split, see shard_step.shard_tasks."""
+        return shard_step.shard_tasks(split, self.sequences, num_shards, self._pieces, **first)
 
-    def shard_tasks(self, split: str, *, num_shards: int, first_shard: int, first_sequence: int) -> Iterator[ShardTask]:
-        """Shards equal up to one sequence, each made when it is asked for."""
-        bounds = layout.even_split(self.sequences, num_shards).tolist()
-        for index in range(num_shards):
-            start, stop = bounds[index : index + 2]
-            yield ShardTask(
-                name=f"{split}-{first_shard + index:06d}",
-                split=split,
-                first_sequence=first_sequence + start,
-                num_sequences=stop - start,
-                pieces=self._pieces(start * self.per_sequence, stop * self.per_sequence),
-            )
-
-    def _pieces(self, start: int, stop: int) -> tuple[WindowPiece, ...]:
-        """What lies from `start` to `stop`, window by window or as one."""
+    def _pieces(self, first_sequence: int, stop_sequence: int) -> tuple[WindowPiece, ...]:
+        """What some sequences are made from, window by window or as one."""
+        start, stop = first_sequence * self.per_sequence, stop_sequence * self.per_sequence
         pieces = list(layout.pieces(self.sizes, start, stop))
         if self.apart:
             return tuple(WindowPiece(self.windows.between(p.run, p.run + 1), p.start, p.stop) for p in pieces)

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +85,10 @@ def _made(root: Path | Url, names: Mapping[str, int]) -> Iterator[tuple[str, tup
 
 def _writings(manifest: Manifest) -> Iterator[tuple[Mapping[str, Any], Sequence[ShardEntry]]]:
     """What dataset.json says of each writing, with its shards: first that of the set, then those that were appended."""
-    info = manifest.info
-    counts = [writing["shards"] for writing in info.appended]
-    start = len(manifest.shards) - sum(counts)
-    yield {"source": info.source, "settings": info.settings, "seed": info.seed}, manifest.shards[:start]
-    for writing, count in zip(info.appended, counts, strict=True):
-        yield writing, manifest.shards[start : start + count]
-        start += count
+    counts = [writing["shards"] for writing in manifest.info.appended]
+    bounds = accumulate([len(manifest.shards) - sum(counts), *counts], initial=0)
+    for writing, (start, stop) in zip(manifest.info.writings, pairwise(bounds), strict=True):
+        yield writing, manifest.shards[start:stop]
 
 
 def _is_same(writing: Mapping[str, Any], wanted: DatasetInfo) -> bool:

@@ -17,9 +17,11 @@ from tokentar.shard_writer.errors import SetError
 from tokentar.shard_writer.format.dataset_info import DATASET_FILE
 from tokentar.shard_writer.format.manifest import MANIFEST_FILE, Manifest, manifest_text, open_shards, put_manifest
 from tokentar.shard_writer.storage import files
+from tokentar.shard_writer.storage.urls import Url
 from tokentar.shard_writer.writing.spool import FOLDER
 
 _PLAN_FILE = "plan.json"
+_REPLACE = "choose another output, or replace them with --overwrite"
 _SET_FILE = re.compile(r"[\w-]+-\d{6,}(\.tar|\.docs\.parquet)")
 
 
@@ -74,23 +76,22 @@ class Output:
         state = {"plan": self.plan, "onto": base.fingerprint if base else None}
         is_same = self.plan is not None and self._state() == state
         if not is_same and self._state().get("plan") is not None and not self.overwrite:
-            raise SetError(
-                f"{self.spool}: unfinished work of another run (other input, settings or tokenizer); finish that run, choose another "
-                "output, or drop the work with --overwrite"
-            )
+            raise unfinished(self.spool)
         if base:
             self._withdraw(base)
-        self._refuse(self.strays(base) if base else [] if self.overwrite else self.present())
+        if present := self.strays(base) if base else [] if self.overwrite else self.present():
+            raise occupied(
+                self.folder, present, "files", "remove what its manifest does not list" if self.append else _REPLACE
+            )
         if not is_same:
-            self._start_afresh(state)
+            self._empty_spool()
+            files.put(self.plan_file, json.dumps(state).encode())
         self.shards.mkdir(exist_ok=True)
         return base
 
     def _state(self) -> dict[str, Any]:
         """What plan.json says; empty when there is none."""
-        path = self.plan_file
-        state: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
-        return state
+        return read_state(self.plan_file)
 
     @property
     def is_unfinished(self) -> bool:
@@ -109,18 +110,6 @@ class Output:
             if name in self.strays(base):
                 files.remove(self.folder / name)
 
-    def _refuse(self, present: list[str]) -> None:
-        if present:
-            raise SetError(
-                f"{self.folder}: already holds {', '.join(present[:6])}{', …' if len(present) > 6 else ''} ({len(present)} files); "
-                + ("remove what its manifest does not list" if self.append else "")
-                + ("" if self.append else "choose another output, or replace them with --overwrite")
-            )
-
-    def _start_afresh(self, state: dict[str, Any]) -> None:
-        self._empty_spool()
-        files.put(self.plan_file, json.dumps(state).encode())
-
     def _empty_spool(self) -> None:
         """Remove all but our lock, plan.json last."""
         names = set(os.listdir(self.spool)) - {files.LOCK_FILE, _PLAN_FILE}
@@ -132,9 +121,8 @@ class Output:
 
         May be killed at any point, then `finish` goes on.
         """
-        names = [name for entry in new.shards for name in entry.files]
         texts = {"manifest": manifest_text(manifest.shards), "dataset": manifest.info.to_json()}
-        files.put(self.plan_file, json.dumps(self._state() | texts | {"files": names}).encode())
+        files.put(self.plan_file, json.dumps(self._state() | texts | {"files": list(new.files)}).encode())
         return self.finish()
 
     def finish(self) -> Manifest:
@@ -177,5 +165,26 @@ def set_files(names: Iterable[str]) -> list[str]:
 
 def unlisted(names: Iterable[str], manifest: Manifest) -> list[str]:
     """Those of them that `manifest` does not list."""
-    listed = {name for entry in manifest.shards for name in entry.files}
-    return [name for name in set_files(names) if name not in listed | {DATASET_FILE, MANIFEST_FILE}]
+    listed = {*manifest.files, DATASET_FILE, MANIFEST_FILE}
+    return [name for name in set_files(names) if name not in listed]
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What a JSON file says of unfinished work; empty when there is none."""
+    state: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+    return state
+
+
+def unfinished(place: Path, target: str = "") -> SetError:
+    """The error for an output that another run has left work for."""
+    return SetError(
+        f"{place}: unfinished work of another run{target} (other input, settings or tokenizer); finish that run, choose "
+        "another output, or drop the work with --overwrite"
+    )
+
+
+def occupied(place: Path | Url, present: list[str], kind: str, way_out: str = _REPLACE) -> SetError:
+    """The error for an output that holds something already."""
+    return SetError(
+        f"{place}: already holds {', '.join(present[:6])}{', …' if len(present) > 6 else ''} ({len(present)} {kind}); {way_out}"
+    )

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -12,11 +11,10 @@ from tokentar.shard_writer.format.manifest import ShardEntry
 from tokentar.shard_writer.inputs.source import Source, Task
 from tokentar.shard_writer.storage import files
 from tokentar.shard_writer.writing import spool
-from tokentar.shard_writer.writing.shard_step import NewShard
+from tokentar.shard_writer.writing.shard_step import PieceT, ShardTask
 from tokentar.shard_writer.writing.spool import TaskRecord
 from tokentar.shard_writer.writing.tokenize_step import MapStep
 
-Shard = TypeVar("Shard", bound=NewShard)
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +45,11 @@ def map_tasks(engine: Engine, step: MapStep, source: Source, folder: Path) -> li
 
 
 def make_shards(
-    engine: Engine, step: Callable[[Shard], ShardEntry], folder: Path, tasks: Iterable[Shard], shards: int
+    engine: Engine,
+    step: Callable[[ShardTask[PieceT]], ShardEntry],
+    folder: Path,
+    tasks: Iterable[ShardTask[PieceT]],
+    shards: int,
 ) -> tuple[ShardEntry, ...]:
     """Let `step` write all shards into `folder`; returns their lines of the manifest, in order.
 
@@ -56,7 +58,7 @@ def make_shards(
     entries: dict[str, ShardEntry] = {}
     names: list[str] = []
 
-    def named() -> Iterator[Shard]:
+    def named() -> Iterator[ShardTask[PieceT]]:
         for task in tasks:
             names.append(task.name)
             yield task

@@ -13,7 +13,7 @@ from tokentar.shard_writer.writing import spool
 from tokentar.shard_writer.writing.append import Base
 from tokentar.shard_writer.writing.arguments import WriteArguments
 from tokentar.shard_writer.writing.assignment import Layout, Split, Stream, Windows
-from tokentar.shard_writer.writing.shard_step import CountRows, ReduceStep, ShardTask
+from tokentar.shard_writer.writing.shard_step import CountRows, ReduceStep, ShardTask, WindowPiece
 from tokentar.shard_writer.writing.spool import TaskRecord
 from tokentar.shard_writer.writing.tokenize_step import MapStep
 
@@ -37,17 +37,17 @@ def layout_of(records: list[TaskRecord], step: MapStep, reduce_step: ReduceStep)
 
 def cut(
     engine: Engine, arguments: WriteArguments, step: MapStep, shape: Layout, base: Base, skipped: dict[str, int]
-) -> tuple[dict[str, Totals], int, Iterator[ShardTask]]:
+) -> tuple[dict[str, Totals], int, Iterator[ShardTask[WindowPiece]]]:
     """Totals by split, and the shards of all splits, numbered through: how many, and one after the other."""
     splits = [Split(arguments.name, range(step.train_cells))]
     if step.validation_cells:
         splits.append(Split(VALIDATION, range(step.train_cells, step.num_cells)))
     totals: dict[str, Totals] = {}
-    tasks: list[Iterator[ShardTask]] = []
+    tasks: list[Iterator[ShardTask[WindowPiece]]] = []
     shards = 0
     for split in splits:
         stream = _stream(engine, arguments, shape.windows(split))
-        first_sequence = base.sequences + sum(before.sequences for before in totals.values())
+        first_sequence = base.totals.sequences + sum(before.sequences for before in totals.values())
         try:
             totals[split.name] = shape.totals(split, stream)
         except InputError as error:
@@ -57,13 +57,9 @@ def cut(
             or base.num_shards(split.name, stream.sequences)
             or layout.default_num_shards(stream.sequences, shape.row_format.stride)
         )
-        stream.check_shards(split.name, num_shards)
-        first_shard, shards = base.next_shard(split.name), shards + num_shards
-        tasks.append(
-            stream.shard_tasks(
-                split.name, num_shards=num_shards, first_shard=first_shard, first_sequence=first_sequence
-            )
-        )
+        first = {"first_shard": base.next_shard(split.name), "first_sequence": first_sequence}
+        tasks.append(stream.shard_tasks(split.name, num_shards, **first))
+        shards += num_shards
     return totals, shards, chain.from_iterable(tasks)
 
 

@@ -1,19 +1,21 @@
 """Write a shard from the spool. Its bytes depend on the argument and on files that do not change, on nothing else (G2)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.format import provenance
 from tokentar.shard_writer.format.manifest import ShardEntry
 from tokentar.shard_writer.format.shards import RowFormat, shard_slices
-from tokentar.shard_writer.packing import policies, ragged, random_order
+from tokentar.shard_writer.packing import layout, policies, ragged, random_order
 from tokentar.shard_writer.packing.policies import Tiles
 from tokentar.shard_writer.packing.token_ids import TokenIds
 from tokentar.shard_writer.storage import files
@@ -21,6 +23,7 @@ from tokentar.shard_writer.writing.origins import Origins
 from tokentar.shard_writer.writing.spool import Spans
 
 _ROWS = 3  # purpose of random numbers, see tokenize_step.py
+PieceT = TypeVar("PieceT")
 
 
 @dataclass(frozen=True)
@@ -78,20 +81,44 @@ class WindowPiece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewShard:
-    """One shard to be made."""
+class ShardTask(Generic[PieceT]):
+    """One shard to be made from pieces of what holds its tokens: windows of documents, or shards of another set."""
 
     name: str
     split: str
     first_sequence: int
     num_sequences: int
+    pieces: tuple[PieceT, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardTask(NewShard):
-    """One shard to be made from pieces of the stream: a single one where windows are not packed one by one."""
+def shard_tasks(
+    split: str,
+    sequences: int,
+    num_shards: int,
+    pieces: Callable[[int, int], Iterable[PieceT]],
+    *,
+    first_shard: int = 0,
+    first_sequence: int = 0,
+) -> Iterator[ShardTask[PieceT]]:
+    """Shards equal up to one sequence, each made when it is asked for. Raises SettingError when some would be empty.
 
-    pieces: tuple[WindowPiece, ...]
+    pieces(start, stop) gives what sequences `start` … `stop - 1` of the split are made from.
+    """
+    if num_shards > sequences:
+        raise SettingError(
+            f"num_shards: {num_shards} shards for {sequences} sequences of {split!r}; ask for {sequences} at most"
+        )
+    bounds = layout.even_split(sequences, num_shards).tolist()
+    return (
+        ShardTask(
+            name=f"{split}-{first_shard + index:06d}",
+            split=split,
+            first_sequence=first_sequence + start,
+            num_sequences=stop - start,
+            pieces=tuple(pieces(start, stop)),
+        )
+        for index, (start, stop) in enumerate(pairwise(bounds))
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +152,7 @@ class ReduceStep:
     shuffle: bool
     seed: int
 
-    def __call__(self, task: ShardTask) -> ShardEntry:
+    def __call__(self, task: ShardTask[WindowPiece]) -> ShardEntry:
         """Build one shard, or only read it when an earlier run did; returns its line of the manifest."""
 
         def build() -> Built:
@@ -140,13 +167,13 @@ class ReduceStep:
 
         return make_shard(self.folder, task, self.row_format, build)
 
-    def _wrapped(self, task: ShardTask) -> Rows:
+    def _wrapped(self, task: ShardTask[WindowPiece]) -> Rows:
         length = self.row_format.seq_length
         (piece,) = task.pieces
         whole = piece.window.read(piece.start, piece.stop)
         return Rows(whole.ids.reshape(-1, length), policies.wrap(whole.lengths, length), whole.tasks, whole.documents)
 
-    def _fitted(self, task: ShardTask) -> Rows:
+    def _fitted(self, task: ShardTask[WindowPiece]) -> Rows:
         parts = [self._fitted_piece(piece) for piece in task.pieces]
         return Rows(
             np.concatenate([part.ids for part in parts]),
@@ -177,7 +204,7 @@ class CountRows:
         return window[0], policies.num_rows(window[1].spans.documents()["length"], self.seq_length)
 
 
-def make_shard(folder: Path, shard: NewShard, row_format: RowFormat, build: Callable[[], Built]) -> ShardEntry:
+def make_shard(folder: Path, shard: ShardTask[Any], row_format: RowFormat, build: Callable[[], Built]) -> ShardEntry:
     """Write what `build` gives as a shard and its provenance, unless an earlier run did; returns its line of the manifest.
 
     The line is left beside them, last of all: where it is and tells the truth they are whole (G3), also after a loss of power.

@@ -12,33 +12,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from tqdm import tqdm
 
-from tokentar.shard_writer.errors import SetError, SettingError, TokentarError
+from tokentar.shard_writer.errors import SettingError, TokentarError
 from tokentar.shard_writer.format.dataset_info import DATASET_FILE
 from tokentar.shard_writer.format.manifest import MANIFEST_FILE, Manifest, open_shards
 from tokentar.shard_writer.storage import files
 from tokentar.shard_writer.storage.urls import Url
-from tokentar.shard_writer.writing.output import Output, set_files
+from tokentar.shard_writer.writing.output import Output, occupied, read_state, set_files, unfinished
 
 _STATE_FILE, _SET_FOLDER = "state.json", "set"
 _AT_ONCE = 4  # files
 
 
 def publish(
-    target: Url, spool_dir: str | None, plan: str | None, overwrite: bool, build: Callable[[Path], Manifest]
+    target: Path | Url, spool_dir: str | None, plan: str | None, overwrite: bool, build: Callable[[Path], Manifest]
 ) -> Manifest:
-    """Let `build` write a set into a folder, unless an earlier run of this plan did, and put it in place under a URL.
+    """Let `build` write a set into a folder. Under a URL it is put from there, also where an earlier run of this plan built it.
 
     plan: all that decides the bytes; None when the input has no name to know it by. Raises SetError when something else
     is there, StoreError when the store fails; what is written stays for the next run then.
     """
+    if isinstance(target, Path):
+        return build(target)
     stage = _stage(target, spool_dir)
     with files.locked(stage):
         finished = {"plan": plan, "finished": True}
-        if plan is None or _state(stage) != finished:
+        if plan is None or read_state(stage / _STATE_FILE) != finished:
             _prepare(stage, target, plan, overwrite)
             try:
                 build(stage / _SET_FOLDER)
@@ -60,7 +61,7 @@ def is_under_way(where: Path | Url, spool_dir: str | None) -> bool:
         raise SettingError(
             f"output: {where}: a web server can only be read from; needed: a folder, s3://, gs://, az:// or hf://"
         )
-    return bool(_state(_stage(where, spool_dir)))
+    return bool(read_state(_stage(where, spool_dir) / _STATE_FILE))
 
 
 def _stage(target: Url, spool_dir: str | None) -> Path:
@@ -69,26 +70,14 @@ def _stage(target: Url, spool_dir: str | None) -> Path:
     return (Path(spool_dir) if spool_dir else cache) / f"{target.name}-{files.checksum(str(target).encode())}"
 
 
-def _state(stage: Path) -> dict[str, Any]:
-    path = stage / _STATE_FILE
-    state: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
-    return state
-
-
 def _prepare(stage: Path, target: Url, plan: str | None, overwrite: bool) -> None:
     """Go on with the work of the same plan, or start afresh. Raises SetError when something else is in the way."""
     there = set_files(target.names())
     if there and not overwrite:
-        raise SetError(
-            f"{target}: already holds {', '.join(there[:6])}{', …' if len(there) > 6 else ''} ({len(there)} objects); "
-            "choose another output, or replace them with --overwrite"
-        )
-    state = _state(stage)
+        raise occupied(target, there, "objects")
+    state = read_state(stage / _STATE_FILE)
     if state and state["plan"] != plan and not overwrite:
-        raise SetError(
-            f"{stage}: unfinished work of another run for {target} (other input, settings or tokenizer); finish that run, choose "
-            "another output, or drop the work with --overwrite"
-        )
+        raise unfinished(stage, f" for {target}")
     if plan is None or state.get("plan") != plan:
         files.remove(stage / _SET_FOLDER)
     files.put(stage / _STATE_FILE, json.dumps({"plan": plan}).encode())
@@ -100,7 +89,7 @@ def _upload(manifest: Manifest, target: Url, overwrite: bool) -> None:
     content = (manifest.folder / DATASET_FILE).read_bytes()
     if DATASET_FILE in there and last.read_bytes() != content and overwrite:
         last.delete()  # before anything of the set that it completes is replaced
-    files = {name: wanted for entry in manifest.shards for name, wanted in entry.files.items()}
+    files = manifest.files
     with (
         ThreadPoolExecutor(_AT_ONCE) as pool,
         tqdm(desc="upload", total=len(files), unit="file", disable=None) as bar,
@@ -127,8 +116,7 @@ def local_copy(source: str | os.PathLike[str] | Url) -> Iterator[Path]:
     if isinstance(manifest.root, Path):
         yield manifest.root
         return
-    root = manifest.root
-    files = {name: wanted for entry in manifest.shards for name, wanted in entry.files.items()}
+    root, files = manifest.root, manifest.files
     with TemporaryDirectory(prefix="tokentar-") as name, ThreadPoolExecutor(_AT_ONCE) as pool:
         folder = Path(name)
         for file in (MANIFEST_FILE, DATASET_FILE):

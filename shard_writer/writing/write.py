@@ -7,7 +7,6 @@ folder, append.py and complete.py what is there already; this file is their orde
 import json
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
@@ -29,12 +28,11 @@ from tokentar.shard_writer.tokenizing.describe import describe
 from tokentar.shard_writer.tokenizing.loading import load_tokenizer
 from tokentar.shard_writer.tokenizing.spec import TokenizerSpec
 from tokentar.shard_writer.writing import complete, disk_space, progress, shard_plan, spool, tokenize_step, upload
-from tokentar.shard_writer.writing.append import Base
+from tokentar.shard_writer.writing.append import Base, added
 from tokentar.shard_writer.writing.arguments import WriteArguments
 from tokentar.shard_writer.writing.origins import Origins
 from tokentar.shard_writer.writing.output import Output
 from tokentar.shard_writer.writing.shard_step import ReduceStep
-from tokentar.shard_writer.writing.spool import TaskRecord
 from tokentar.shard_writer.writing.tokenize_step import MapStep
 
 _log = logging.getLogger(__name__)
@@ -86,8 +84,6 @@ def write_or_find(
         return _write_to(Output(folder, plan, arguments.overwrite, arguments.append), arguments, spec, source)
 
     with _connected(arguments):
-        if isinstance(where, Path):
-            return build(where), True
         return upload.publish(where, arguments.spool_dir, plan, arguments.overwrite, build), True
 
 
@@ -121,10 +117,8 @@ def _write_to(target: Output, arguments: WriteArguments, spec: TokenizerSpec, so
 
 def _names(given: Any) -> list[str] | None:
     """What is given as names of inputs; None when it is the documents themselves."""
-    if isinstance(given, (str, os.PathLike)):
-        return [os.fspath(given)]
-    all_names = isinstance(given, (list, tuple)) and all(isinstance(name, (str, os.PathLike)) for name in given)
-    return [os.fspath(name) for name in given] if all_names else None
+    names = given if isinstance(given, (list, tuple)) else [given]
+    return [os.fspath(name) for name in names] if all(isinstance(name, (str, os.PathLike)) for name in names) else None
 
 
 def _describe(tokenizer: Any, arguments: WriteArguments) -> TokenizerSpec:
@@ -170,8 +164,8 @@ def _write(arguments: WriteArguments, spec: TokenizerSpec, source: Source, targe
     with _engine(arguments, spec, target) as engine:
         records = progress.map_tasks(engine, map_step, source, target.spool)
         source.refuse_changes()
-        Origins.of(records, base.documents).save(target.spool)
-        skipped = _skipped(records)
+        Origins.of(records, base.totals.documents).save(target.spool)
+        skipped = added(record.skipped for record in records)
         shape = shard_plan.layout_of(records, map_step, reduce_step)
         totals, shards, tasks = shard_plan.cut(engine, arguments, map_step, shape, base, skipped)
         entries = progress.make_shards(engine, reduce_step, reduce_step.folder, tasks, shards)
@@ -218,10 +212,3 @@ def _reduce_step(arguments: WriteArguments, spec: TokenizerSpec, target: Output)
         shuffle=arguments.shuffle,
         seed=arguments.seed,
     )
-
-
-def _skipped(records: list[TaskRecord]) -> dict[str, int]:
-    counter: Counter[str] = Counter()
-    for record in records:
-        counter.update(record.skipped)
-    return dict(sorted(counter.items()))

@@ -1,15 +1,19 @@
 """What the tests of the writer share: small corpora, the ids of a set, and an independent packer to compare with."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tokentar import Manifest, write_shards
+from tokentar.shard_writer.inputs import documents, planning
+from tokentar.shard_writer.writing import tokenize_step
 
 EOS = 2
+Write = Callable[..., Manifest]  # write_shards with some of its arguments given
 FEW_SHARDS: dict[str, Any] = {"workers": 0, "num_shards": 1, "shuffle": False}
 
 
@@ -17,6 +21,13 @@ def jsonl(path: Path, texts: Iterable[Any], column: str = "text") -> str:
     """A JSONL file of `texts`; returns its path."""
     path.write_text("".join(json.dumps({column: text}) + "\n" for text in texts))
     return str(path)
+
+
+def cut_small(patch: pytest.MonkeyPatch, *, task_bytes: int, batch_bytes: int, part_bytes: int) -> None:
+    """Let small files become many tasks of several batches, some of them of two parts."""
+    patch.setattr(planning, "_LARGEST_TASK", task_bytes)
+    patch.setattr(documents, "BATCH_BYTES", batch_bytes)
+    patch.setattr(tokenize_step, "PART_BYTES", part_bytes)
 
 
 def byte_ids(text: str) -> list[int]:

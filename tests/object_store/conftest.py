@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.tokenizers import byte_tokenizer
 from tests.object_store.proxy import FaultProxy
-from tests.object_store.server import BUCKET, Server
+from tests.object_store.server import BUCKET, HASTY, Server
+from tokentar.shard_writer.storage import places
+from tokentar.shard_writer.storage.urls import Url
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +38,9 @@ def there(server: Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tm
     return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The byte tokenizer as a folder."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
+@pytest.fixture
+def url(there: str) -> Url:
+    """A place for a set, with a client that soon gives up."""
+    place = places.place(f"{there}/set", HASTY)
+    assert isinstance(place, Url)
+    return place

@@ -20,9 +20,13 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tokentar.shard_writer.storage.client import Patience
+
 HOST = "127.0.0.1"
 REGION = "us-east-1"
 BUCKET = "shards"  # of all tests: each more would take it seven volumes
+# a client that soon gives up
+HASTY = Patience(attempts=3, first_pause=0.02, longest_pause=0.1, stall_seconds=1, upload_seconds=2)
 KEY, SECRET = "testkey", "testsecret123"
 _PORTS = ("s3", "s3.grpc", "master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc")
 _SECONDS_TO_START = 60
@@ -158,6 +162,13 @@ class Server:
             return
         except client.exceptions.BucketAlreadyOwnedByYou:
             return
+
+    def put_folder(self, folder: Path, key: str) -> None:
+        """Put all files of a folder below a key."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                name = f"{key}/{path.relative_to(folder)}"
+                self.client().put_object(Bucket=BUCKET, Key=name, Body=path.read_bytes())
 
     def kill(self) -> None:
         """End it with SIGKILL; the data stay."""

@@ -39,12 +39,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def stored(server: Server, there: str, corpus: Path) -> str:
     """The URL of the same in the store, put there past the proxy."""
-    prefix = there.removeprefix(f"s3://{BUCKET}/")
-    for path in corpus.rglob("*"):
-        if path.is_file():
-            server.client().put_object(
-                Bucket=BUCKET, Key=f"{prefix}/{path.relative_to(corpus)}", Body=path.read_bytes()
-            )
+    server.put_folder(corpus, there.removeprefix(f"s3://{BUCKET}/"))
     return there
 
 

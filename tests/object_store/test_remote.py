@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from tests.object_store.proxy import HTML_PAGE, NO_SUCH_KEY, SLOW_DOWN, Fault, FaultProxy
-from tests.object_store.server import SECRET, Server
+from tests.object_store.server import HASTY, SECRET, Server
 from tokentar import SetError, SettingError, TokentarError
 from tokentar.shard_writer.errors import StoreError
 from tokentar.shard_writer.storage import places
@@ -19,14 +19,6 @@ from tokentar.shard_writer.storage.client import PART_BYTES, Patience
 from tokentar.shard_writer.storage.urls import Url
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
-HASTY = Patience(attempts=3, first_pause=0.02, longest_pause=0.1, stall_seconds=1, upload_seconds=2)
-
-
-@pytest.fixture
-def folder(there: str) -> Url:
-    url = places.place(f"{there}/set", HASTY)
-    assert isinstance(url, Url)
-    return url
 
 
 def a_file(path: Path, size: int) -> tuple[Path, int, str]:
@@ -48,13 +40,13 @@ def on_server(server: Server, url: Url) -> bytes | None:
 
 @pytest.mark.parametrize("size", [0, 1000, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES])
 def test_a_file_goes_up_whole_and_is_not_sent_again(
-    server: Server, proxy: FaultProxy, folder: Url, tmp_path: Path, size: int
+    server: Server, proxy: FaultProxy, url: Url, tmp_path: Path, size: int
 ) -> None:
     path, *expected = a_file(tmp_path / "x", size)
-    (folder / "x.tar").upload(path, *expected)
-    assert on_server(server, folder / "x.tar") == path.read_bytes()
+    (url / "x.tar").upload(path, *expected)
+    assert on_server(server, url / "x.tar") == path.read_bytes()
     proxy.plan(None)
-    (folder / "x.tar").upload(path, *expected)
+    (url / "x.tar").upload(path, *expected)
     assert [line.split()[0] for line in proxy.requests] == ["HEAD"]
 
 
@@ -68,59 +60,59 @@ def test_a_file_goes_up_whole_and_is_not_sent_again(
     ids=["503-twice", "cut", "stall"],
 )
 def test_an_upload_goes_on_after_a_fault(
-    server: Server, proxy: FaultProxy, folder: Url, tmp_path: Path, fault: Fault
+    server: Server, proxy: FaultProxy, url: Url, tmp_path: Path, fault: Fault
 ) -> None:
     path, *expected = a_file(tmp_path / "x", 1_000_000)
     proxy.plan(fault)
-    (folder / "x.tar").upload(path, *expected)
+    (url / "x.tar").upload(path, *expected)
     assert proxy.fired == fault.times
-    assert on_server(server, folder / "x.tar") == path.read_bytes()
+    assert on_server(server, url / "x.tar") == path.read_bytes()
 
 
 @pytest.mark.parametrize(
     "fault", [Fault(match="PUT", reply=SLOW_DOWN, times=None), Fault(match="PUT", cut_upload_at=9000, times=None)]
 )
 def test_an_upload_that_always_fails_names_url_and_local_copy_and_leaves_nothing(
-    server: Server, proxy: FaultProxy, folder: Url, tmp_path: Path, fault: Fault
+    server: Server, proxy: FaultProxy, url: Url, tmp_path: Path, fault: Fault
 ) -> None:
     path, *expected = a_file(tmp_path / "x", 1_000_000)
     proxy.plan(fault)
-    with pytest.raises(StoreError, match=re.escape(f"{folder}/x.tar: ") + ".*3 attempts.*" + re.escape(str(path))):
-        (folder / "x.tar").upload(path, *expected)
-    assert on_server(server, folder / "x.tar") is None
+    with pytest.raises(StoreError, match=re.escape(f"{url}/x.tar: ") + ".*3 attempts.*" + re.escape(str(path))):
+        (url / "x.tar").upload(path, *expected)
+    assert on_server(server, url / "x.tar") is None
 
 
-def test_an_object_of_the_same_size_and_other_bytes_is_replaced(server: Server, folder: Url, tmp_path: Path) -> None:
-    (folder / "x.tar").upload(*a_file(tmp_path / "old", 5000))
+def test_an_object_of_the_same_size_and_other_bytes_is_replaced(server: Server, url: Url, tmp_path: Path) -> None:
+    (url / "x.tar").upload(*a_file(tmp_path / "old", 5000))
     path, *expected = a_file(tmp_path / "new", 5000)
-    (folder / "x.tar").upload(path, *expected)
-    assert on_server(server, folder / "x.tar") == path.read_bytes()
+    (url / "x.tar").upload(path, *expected)
+    assert on_server(server, url / "x.tar") == path.read_bytes()
 
 
-def test_unfinished_uploads_of_a_killed_run_are_dropped(server: Server, folder: Url) -> None:
-    client, name, other = server.client(), folder.bucket.root.removeprefix("s3://"), f"{folder.parent.key}/set2/x.tar"
-    for key in (f"{folder.key}/x.tar", other):
+def test_unfinished_uploads_of_a_killed_run_are_dropped(server: Server, url: Url) -> None:
+    client, name, other = server.client(), url.bucket.root.removeprefix("s3://"), f"{url.parent.key}/set2/x.tar"
+    for key in (f"{url.key}/x.tar", other):
         upload = client.create_multipart_upload(Bucket=name, Key=key)["UploadId"]
         client.upload_part(Bucket=name, Key=key, UploadId=upload, PartNumber=1, Body=b"part")
-    folder.abort_uploads()
-    left = client.list_multipart_uploads(Bucket=name, Prefix=folder.parent.key).get("Uploads", [])
+    url.abort_uploads()
+    left = client.list_multipart_uploads(Bucket=name, Prefix=url.parent.key).get("Uploads", [])
     assert [upload["Key"] for upload in left] == [other]
 
 
-def test_one_of_two_writers_creates_a_set(folder: Url) -> None:
-    (folder / "dataset.json").create(b"one")
-    (folder / "dataset.json").create(b"one")  # as after an answer that was lost
-    with pytest.raises(SetError, match=re.escape(f"{folder}/dataset.json: another writer")):
-        (folder / "dataset.json").create(b"other")
-    assert (folder / "dataset.json").read_bytes() == b"one"
+def test_one_of_two_writers_creates_a_set(url: Url) -> None:
+    (url / "dataset.json").create(b"one")
+    (url / "dataset.json").create(b"one")  # as after an answer that was lost
+    with pytest.raises(SetError, match=re.escape(f"{url}/dataset.json: another writer")):
+        (url / "dataset.json").create(b"other")
+    assert (url / "dataset.json").read_bytes() == b"one"
 
 
-def test_listings_are_sorted_and_stop_at_the_folder(folder: Url) -> None:
+def test_listings_are_sorted_and_stop_at_the_folder(url: Url) -> None:
     for name in ("b/c", "a", "b-c", "b", "B"):
-        (folder / name).put(b"x")
-    (folder.parent / "set2/a").put(b"x")
-    assert [url.key.removeprefix(folder.key) for url, _ in folder.files()] == ["/B", "/a", "/b", "/b-c", "/b/c"]
-    assert folder.names() == ["B", "a", "b", "b-c"]
+        (url / name).put(b"x")
+    (url.parent / "set2/a").put(b"x")
+    assert [url.key.removeprefix(url.key) for url, _ in url.files()] == ["/B", "/a", "/b", "/b-c", "/b/c"]
+    assert url.names() == ["B", "a", "b", "b-c"]
 
 
 DOWNLOAD_FAULTS = {
@@ -134,12 +126,12 @@ DOWNLOAD_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", DOWNLOAD_FAULTS.values(), ids=DOWNLOAD_FAULTS)
-def test_a_download_goes_on_after_a_fault(proxy: FaultProxy, folder: Url, tmp_path: Path, fault: Fault) -> None:
+def test_a_download_goes_on_after_a_fault(proxy: FaultProxy, url: Url, tmp_path: Path, fault: Fault) -> None:
     path, size, xxh3 = a_file(tmp_path / "x", 1_000_000)
-    (folder / "x.tar").upload(path, size, xxh3)
+    (url / "x.tar").upload(path, size, xxh3)
     proxy.plan(fault)
     with open(tmp_path / "y", "w+b") as file:
-        (folder / "x.tar").download(file, size, xxh3)
+        (url / "x.tar").download(file, size, xxh3)
     assert proxy.fired == fault.times
     assert (tmp_path / "y").read_bytes() == path.read_bytes()
 
@@ -159,16 +151,16 @@ FINAL = {
 
 @pytest.mark.parametrize(("kind", "fault", "text"), FINAL.values(), ids=FINAL)
 def test_a_fault_that_stays_is_an_error_that_names_the_url(
-    proxy: FaultProxy, folder: Url, tmp_path: Path, kind: type[TokentarError], fault: Fault, text: str
+    proxy: FaultProxy, url: Url, tmp_path: Path, kind: type[TokentarError], fault: Fault, text: str
 ) -> None:
     path, size, xxh3 = a_file(tmp_path / "x", 1_000_000)
-    (folder / "x.tar").upload(path, size, xxh3)
+    (url / "x.tar").upload(path, size, xxh3)
     proxy.plan(fault)
     with (
         open(tmp_path / "y", "w+b") as file,
-        pytest.raises(kind, match=re.escape(f"{folder}/x.tar: ") + ".*" + text),
+        pytest.raises(kind, match=re.escape(f"{url}/x.tar: ") + ".*" + text),
     ):
-        (folder / "x.tar").download(file, size, xxh3)
+        (url / "x.tar").download(file, size, xxh3)
 
 
 @pytest.mark.parametrize("variable", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
@@ -207,16 +199,16 @@ def test_a_server_that_is_killed_and_comes_back_ends_no_upload(
     server: Server, there: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     patience = Patience(attempts=12, first_pause=0.5, longest_pause=2, stall_seconds=2, upload_seconds=3)
-    folder: Any = places.place(f"{there}/set", patience)
+    url: Any = places.place(f"{there}/set", patience)
     files = [a_file(tmp_path / f"{i}", 3 * PART_BYTES) for i in range(2)]
-    upload = threading.Thread(target=lambda: [(folder / file[0].name).upload(*file) for file in files])
+    upload = threading.Thread(target=lambda: [(url / file[0].name).upload(*file) for file in files])
     upload.start()
     time.sleep(0.4)
     server.kill()
     server.start()
     upload.join(60)
     assert "again in" in caplog.text
-    assert [on_server(server, folder / file[0].name) == file[0].read_bytes() for file in files] == [True, True]
+    assert [on_server(server, url / file[0].name) == file[0].read_bytes() for file in files] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,7 @@ def manifest(tokenizer: str, tmp_path: Path) -> Manifest:
 @pytest.fixture
 def url(server: Server, there: str, manifest: Manifest) -> str:
     """The same in the store, put there past the proxy."""
-    for path in manifest.folder.iterdir():
-        key = f"{there.removeprefix(f's3://{BUCKET}/')}/{path.name}"
-        server.client().put_object(Bucket=BUCKET, Key=key, Body=path.read_bytes())
+    server.put_folder(manifest.folder, there.removeprefix(f"s3://{BUCKET}/"))
     return there
 
 

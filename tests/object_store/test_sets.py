@@ -19,12 +19,9 @@ from tokentar import Manifest, SetError, open_shards, write_shards
 from tokentar.__main__ import main
 from tokentar.shard_writer.errors import StoreError
 from tokentar.shard_writer.maintenance.reshard import reshard
-from tokentar.shard_writer.storage import places
-from tokentar.shard_writer.storage.client import Patience
 from tokentar.shard_writer.storage.urls import Url
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
-HASTY = Patience(attempts=3, first_pause=0.02, longest_pause=0.1, stall_seconds=1, upload_seconds=2)
 Write = Callable[..., Manifest]
 
 
@@ -41,14 +38,6 @@ def write(t0: Any, tmp_path: Path) -> Write:
         )
 
     return run
-
-
-@pytest.fixture
-def url(there: str) -> Url:
-    """A place for a set, with a client that soon gives up."""
-    place = places.place(f"{there}/set", HASTY)
-    assert isinstance(place, Url)
-    return place
 
 
 def objects(server: Server, url: Url) -> dict[str, bytes]:

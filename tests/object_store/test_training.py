@@ -13,7 +13,7 @@ from tests.helpers.commands import plan_main as plan
 from tests.helpers.marked import write_marked
 from tests.helpers.worlds import job, next_batches
 from tests.object_store.proxy import HTML_PAGE, NO_SUCH_KEY, SLOW_DOWN, Fault, FaultProxy, response
-from tests.object_store.server import BUCKET, SECRET, Server
+from tests.object_store.server import SECRET, Server
 from tokentar import Access, Manifest, SetError, ShardLoader
 from tokentar.shard_writer.errors import StoreError
 from tokentar.shard_writer.storage import places
@@ -21,7 +21,6 @@ from tokentar.shard_writer.storage.client import Patience
 from tokentar.shard_writer.storage.urls import Url
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
-HASTY = Patience(attempts=3, first_pause=0.02, longest_pause=0.1, stall_seconds=1)
 ROWS, STRIDE, SIZE = 4, 1024, 10_240  # of a shard of the marked set: sequences, bytes of one, bytes of all
 Read = Callable[..., list[list[list[int]]]]
 
@@ -33,13 +32,10 @@ def manifest(tmp_path: Path) -> Manifest:
 
 
 @pytest.fixture
-def url(server: Server, there: str, proxy: FaultProxy, manifest: Manifest) -> Url:
-    """The same set in the store, put there past the proxy, whose client soon gives up."""
-    place = places.place(f"{there}/set", HASTY)
-    assert isinstance(place, Url)
-    for path in manifest.folder.iterdir():
-        server.client().put_object(Bucket=BUCKET, Key=f"{place.key}/{path.name}", Body=path.read_bytes())
-    return place
+def url(server: Server, url: Url, manifest: Manifest) -> Url:
+    """The same set in the store, put there past the proxy."""
+    server.put_folder(manifest.folder, url.key)
+    return url
 
 
 @pytest.fixture

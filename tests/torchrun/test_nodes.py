@@ -39,8 +39,7 @@ def doors(nodes: list[Host], tmp_path: Path) -> Iterator[list[FaultProxy]]:
         for node, door in zip(nodes, made, strict=True):
             node.environment = server.environment(door.url) | {"XDG_CACHE_HOME": str(tmp_path / node.name)}
         journal.write_set(tmp_path / "set")
-        for path in (tmp_path / "set").iterdir():
-            server.client().put_object(Bucket=BUCKET, Key=f"set/{path.name}", Body=path.read_bytes())
+        server.put_folder(tmp_path / "set", "set")
         yield made
 
 

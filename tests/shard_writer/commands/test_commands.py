@@ -21,14 +21,6 @@ from tokentar.__main__ import main
 from tokentar.shard_writer.writing.tokenize_step import MapStep
 
 
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The byte tokenizer as a folder."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def write(tokenizer: str, tmp_path: Path) -> Callable[..., int]:
     """The command `write` with an output, the byte tokenizer and no worker processes."""

@@ -2,9 +2,8 @@
 
 import bisect
 import gzip
-import os
 import random
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.written import EOS, byte_ids, contents, jsonl, rows_of
-from tokentar import Manifest, write_shards
-from tokentar.shard_writer.inputs import documents, planning
-from tokentar.shard_writer.writing import tokenize_step
-
-Write = Callable[..., Manifest]
+from tests.helpers.written import EOS, Write, byte_ids, contents, cut_small, jsonl, rows_of
+from tokentar import Manifest
 
 
 @pytest.fixture
-def write(t0: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """write_shards in this process, with many small tasks of several batches."""
-    monkeypatch.setattr(planning, "_LARGEST_TASK", 300)
-    monkeypatch.setattr(documents, "BATCH_BYTES", 100)
-    monkeypatch.setattr(tokenize_step, "PART_BYTES", 200)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-    def run(source: Any, output: str = "out", **settings: Any) -> Manifest:
-        defaults = {"tokenizer": t0, "seq_length": 16, "workers": 0}
-        return write_shards(input=source, output=tmp_path / output, **(defaults | settings))
-
-    return run
+def write(write: Write, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """The same with sequences of 16 tokens, and many small tasks of several batches."""
+    cut_small(monkeypatch, task_bytes=300, batch_bytes=100, part_bytes=200)
+    return partial(write, seq_length=16)
 
 
 def texts(count: int, seed: int = 0) -> list[str]:

@@ -10,15 +10,7 @@ import datasets
 import pyarrow as pa
 import pytest
 
-from tests.helpers.tokenizers import byte_tokenizer
 from tokentar.shard_writer.inputs import libraries
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
 
 
 def folder_of_no_parquet(folder: Path) -> list[str]:

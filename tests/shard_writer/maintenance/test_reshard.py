@@ -1,7 +1,6 @@
 """reshard: the same sequences in the same order, in other shards, traced to the same documents."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,6 @@ from tokentar import Manifest, SetError, SettingError, open_shards, write_shards
 from tokentar.__main__ import main
 from tokentar.shard_writer.maintenance.reshard import reshard
 from tokentar.shard_writer.maintenance.verify import faults
-
-Write = Callable[..., Manifest]
-
-
-@pytest.fixture(autouse=True)
-def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls the plug."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.tokenizers import byte_tokenizer
 from tests.helpers.web import web_server
 from tests.helpers.written import contents, jsonl
 from tokentar import Manifest, SetError, open_shards, write_shards
@@ -21,17 +20,15 @@ Sound = Callable[..., Manifest]
 
 
 @pytest.fixture
-def sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sound:
+def sound(tmp_path: Path, tokenizer: str) -> Sound:
     """A factory of finished sets, written once and appended to once, with their input still there."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
 
     def make(folder: str = "set", **settings: Any) -> Manifest:
         for number in range(2):
             source = jsonl(tmp_path / f"{number}.jsonl", [f"{number} {i}" for i in range(200)])
             manifest = write_shards(
                 input=source,
-                tokenizer=str(tmp_path / "tokenizer"),
+                tokenizer=tokenizer,
                 output=tmp_path / folder,
                 seq_length=16,
                 append=number > 0,

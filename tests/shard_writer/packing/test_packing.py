@@ -1,20 +1,16 @@
 """Packing: each policy against a slow reference; no token lost (G1), no document cut that fits, fill never trained on."""
 
-import os
 import random
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.helpers.written import EOS, byte_ids, contents, jsonl, rows_of
-from tokentar import InputError, Manifest, ShardLoader, World, write_shards
-from tokentar.shard_writer.inputs import documents, planning
+from tests.helpers.written import EOS, Write, byte_ids, contents, cut_small, jsonl, rows_of
+from tokentar import InputError, Manifest, ShardLoader, World
 from tokentar.shard_writer.packing import policies
-from tokentar.shard_writer.writing import tokenize_step
 from tokentar.train.data.access import Access
 from tokentar.train.data.shard_pool import ShardPool
 from tokentar.train.trainer.evaluation import IGNORED, batches
@@ -127,21 +123,14 @@ def test_fill_is_told_from_the_ids_alone(row: list[int], fill: list[int]) -> Non
     assert policies.padding(np.array([row, row]), EOS).tolist() == [[bool(x) for x in fill]] * 2
 
 
-Write = Callable[..., Manifest]
-
-
 @pytest.fixture
-def write(t0: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """write_shards with best_fit in this process, with many small tasks of several batches."""
-    monkeypatch.setattr(planning, "_LARGEST_TASK", 800)
-    monkeypatch.setattr(documents, "BATCH_BYTES", 400)
-    monkeypatch.setattr(tokenize_step, "PART_BYTES", 200)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def write(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """The same with best_fit, sequences of 32 tokens, and many small tasks of several batches."""
+    cut_small(monkeypatch, task_bytes=800, batch_bytes=400, part_bytes=200)
 
     def run(texts: list[str], output: str = "out", **settings: Any) -> Manifest:
-        defaults = {"tokenizer": t0, "seq_length": 32, "workers": 0, "packing": "best_fit"}
         source = jsonl(tmp_path / "a.jsonl", texts)
-        return write_shards(input=source, output=tmp_path / output, **(defaults | settings))
+        return write(source, output, **{"seq_length": 32, "packing": "best_fit"} | settings)
 
     return run
 

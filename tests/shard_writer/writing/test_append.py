@@ -10,31 +10,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.tokenizers import byte_tokenizer
-from tests.helpers.written import contents, jsonl, rows_of
-from tokentar import Manifest, SetError, SettingError, ShardLoader, open_shards, write_shards
+from tests.helpers.written import Write, contents, jsonl, rows_of
+from tokentar import Manifest, SetError, SettingError, ShardLoader, open_shards
 from tokentar.shard_writer.format.manifest import manifest_text
 from tokentar.shard_writer.maintenance.verify import faults
 from tokentar.shard_writer.writing.shard_step import ReduceStep
 
-Write = Callable[..., Manifest]
-
-
-@pytest.fixture(autouse=True)
-def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls the plug."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
 
 @pytest.fixture
-def write(t0: Any, tmp_path: Path) -> Write:
-    """write_shards in this process, with the byte tokenizer and sequences of 8 tokens."""
+def write(write: Write, tmp_path: Path) -> Write:
+    """The same for numbers of seven digits: with EOS, each fills a sequence of 8 tokens."""
 
     def run(numbers: range, output: str = "out", **settings: Any) -> Manifest:
         source = tmp_path / f"{numbers.start}-{numbers.stop}.jsonl"
         if not source.exists():
-            jsonl(source, [f"{number:07d}" for number in numbers])  # with EOS, each fills a sequence
-        defaults = {"tokenizer": t0, "seq_length": 8, "workers": 0}
-        return write_shards(input=str(source), output=tmp_path / output, **(defaults | settings))
+            jsonl(source, [f"{number:07d}" for number in numbers])
+        return write(str(source), output, **settings)
 
     return run
 

@@ -11,18 +11,11 @@ import pytest
 
 from tests.helpers.tokenizers import byte_tokenizer
 from tests.helpers.web import web_server
-from tests.helpers.written import contents, jsonl
+from tests.helpers.written import Write, contents, jsonl
 from tokentar import Manifest, SetError, open_shards, write_shards
 from tokentar.shard_writer.maintenance.reshard import reshard
 
-Write = Callable[..., Manifest]
 SETTINGS: dict[str, Any] = {"seq_length": 8, "num_shards": 3, "workers": 0}
-
-
-@pytest.fixture(autouse=True)
-def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls the plug."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

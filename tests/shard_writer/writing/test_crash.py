@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.tokenizers import byte_tokenizer
-from tests.helpers.written import contents, jsonl
+from tests.helpers.written import Write, contents, jsonl
 from tests.torture import write as torture
-from tokentar import Manifest, SetError, open_shards, write_shards
+from tokentar import Manifest, SetError, open_shards
 from tokentar.__main__ import main
 from tokentar.shard_writer.storage.files import locked
 from tokentar.shard_writer.writing import spool
@@ -81,15 +81,9 @@ def test_a_part_that_ends_early_is_an_error_and_not_read_as_tokens(tmp_path: Pat
 
 
 @pytest.fixture
-def write(t0: Any, tmp_path: Path) -> Callable[..., Manifest]:
-    """write_shards in this process."""
-
-    def run(texts: list[str], **settings: Any) -> Manifest:
-        source = jsonl(tmp_path / "a.jsonl", texts)
-        defaults = {"tokenizer": t0, "seq_length": 8, "workers": 0}
-        return write_shards(input=source, output=tmp_path / "out", **(defaults | settings))
-
-    return run
+def write(write: Write, tmp_path: Path) -> Write:
+    """The same for texts."""
+    return lambda texts, **settings: write(jsonl(tmp_path / "a.jsonl", texts), **settings)
 
 
 def test_a_lock_whose_file_its_last_holder_took_along_is_refused(

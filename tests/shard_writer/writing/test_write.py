@@ -13,43 +13,20 @@ from typing import Any
 import pytest
 import webdataset
 
-from tests.helpers.written import byte_ids, constant_length, contents, jsonl, rows_of, texts_of
-from tokentar import InputError, Manifest, SetError, SettingError, open_shards, write_shards
+from tests.helpers.written import Write, byte_ids, constant_length, contents, cut_small, jsonl, rows_of, texts_of
+from tokentar import InputError, Manifest, SetError, SettingError, open_shards
 from tokentar.shard_writer.engines.local import SerialExecutor
-from tokentar.shard_writer.inputs import documents, planning
 from tokentar.shard_writer.maintenance.verify import faults
 from tokentar.shard_writer.storage.files import locked
-from tokentar.shard_writer.writing import tokenize_step
 from tokentar.shard_writer.writing.output import Output
 from tokentar.shard_writer.writing.shard_step import ReduceStep
 from tokentar.shard_writer.writing.spool import Part
-
-Write = Callable[..., Manifest]
-
-
-@pytest.fixture(autouse=True)
-def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls the plug."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files become many tasks of several batches and some of two parts."""
-    monkeypatch.setattr(planning, "_LARGEST_TASK", 500)
-    monkeypatch.setattr(documents, "BATCH_BYTES", 100)
-    monkeypatch.setattr(tokenize_step, "PART_BYTES", 300)
-
-
-@pytest.fixture
-def write(t0: Any, tmp_path: Path) -> Write:
-    """write_shards in this process, with the byte tokenizer and sequences of 8 tokens."""
-
-    def run(source: Any, output: str = "out", **settings: Any) -> Manifest:
-        defaults = {"tokenizer": t0, "seq_length": 8, "workers": 0}
-        return write_shards(input=source, output=tmp_path / output, **(defaults | settings))
-
-    return run
+    cut_small(monkeypatch, task_bytes=500, batch_bytes=100, part_bytes=300)
 
 
 def sevens(count: int, tmp_path: Path) -> str:

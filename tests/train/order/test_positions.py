@@ -19,26 +19,12 @@ from tests.helpers.worlds import (
     rest_of_epoch,
     resumed,
     steps_of,
-    write_even,
-    write_uneven,
 )
 from tokentar import Manifest, ShardLoader
 from tokentar.shard_writer.errors import SetError, SettingError
 
 Marked = Callable[..., Manifest]
 REAL_WORKERS = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-
-
-@pytest.fixture(scope="module")
-def even(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """530 sequences in shards that are equal up to one."""
-    return write_even(tmp_path_factory.mktemp("even") / "set")
-
-
-@pytest.fixture(scope="module")
-def uneven(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """613 sequences in shards of very different size."""
-    return write_uneven(tmp_path_factory.mktemp("uneven") / "set")
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
