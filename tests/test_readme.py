@@ -5,6 +5,7 @@ The programs run one after the other in one folder, README first; those that use
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,11 @@ from tests.helpers.tokenizers import byte_tokenizer
 from tests.torchrun.start import ROOT
 from tokentar import ShardLoader, open_shards
 from tokentar.__main__ import COMMANDS, main
+from tokentar.train.trainer.training_arguments import HARMLESS, REFUSED, TESTED, TRAINERS_OWN
 
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("writing", "reading", "training", "format"))]
+PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("writing", "reading", "training", "mixtures", "format"))]
 WITH_LINKS = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "recipes").rglob("*.md"))]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
 TORCHRUN += ["--rdzv-endpoint", "localhost:0"]
@@ -27,6 +29,8 @@ OF_OTHERS = {
     *("address", "constraint", "generate", "head", "help", "nnodes", "nodes", "port"),  # pip, ray, sbatch, torchrun
     *("clients", "groups", "megabytes", "plot", "rounds"),  # python -m tests.benchmarks
 }
+# of `tokentar trace` and of mixtures in training
+COMING = {"audit", "check", "checkpoint", "document", "json", "loss_by_source", "sequence", "skip_list", "step", "text"}
 
 
 def programs(page: Path) -> list[str]:
@@ -61,7 +65,7 @@ def printed(folder: Path) -> dict[str, list[str]]:
 
 def test_every_program_of_the_docs_is_run() -> None:
     assert {page for page in [README, *DOCS] if programs(page)} == set(PAGES)
-    assert [len(programs(page)) for page in PAGES] == [1, 1, 2, 1, 1]
+    assert [len(programs(page)) for page in PAGES] == [1, 1, 2, 1, 1, 1]
 
 
 @pytest.mark.processes
@@ -90,6 +94,29 @@ def test_the_trainer_takes_its_steps_and_other_tools_read_the_same_ids(printed: 
     assert len(set(shown)) == 1
 
 
+@pytest.mark.processes
+def test_a_mixture_reads_the_shares_of_its_weights(printed: dict[str, list[str]]) -> None:
+    assert printed["mixtures"] == [
+        f"{24 * 7} {24 * 3}\n"
+    ]  # 24 streams, 10 rounds, each stream exact after a period of 10
+
+
+@pytest.mark.parametrize(
+    ("group", "names"),
+    [
+        ("tested", set(TESTED)),
+        ("trainer", set(TRAINERS_OWN)),
+        ("harmless", set(HARMLESS)),
+        ("refused", set(REFUSED)),
+    ],
+)
+def test_the_page_of_training_arguments_shows_each_table(group: str, names: set[str]) -> None:
+    """That these four are all fields is tested beside them."""
+    assert f"```{{training-arguments}} {group}\n" in (ROOT / "docs/training-arguments.md").read_text()
+    text = runpy.run_path(str(ROOT / "docs/conf.py"))["training_arguments"](group)
+    assert names <= set(re.findall(r"`(\w+)`", text))
+
+
 def test_the_readme_is_short_and_names_a_test_for_each_guarantee() -> None:
     text = README.read_text()
     assert len(text.splitlines()) <= 150
@@ -111,7 +138,7 @@ def test_the_flags_of_the_docs_are_flags_of_a_command(capsys: pytest.CaptureFixt
             main([command, "--help"])
     with pytest.raises(SystemExit, match="0"):
         train_main(["--help"])
-    known = set(re.findall(r"--([a-z_]+)", capsys.readouterr().out)) | OF_OTHERS
+    known = set(re.findall(r"--([a-z_]+)", capsys.readouterr().out)) | OF_OTHERS | COMING
     for page in [*WITH_LINKS, *DOCS]:
         text = re.sub(r"## From open_lm\n.*?(?=\n## |\Z)", "", page.read_text(), flags=re.DOTALL)  # flags of open_lm
         assert set(re.findall(r"(?<![\w-])--([a-z_]+)(?![\w-])", text)) <= known, page
