@@ -20,7 +20,6 @@ from tests.helpers.written import jsonl
 from tests.test_architecture import MODULES, ROOT, imports_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TRAINER_NEEDS = {"accelerate"}  # transformers.Trainer imports it, and transformers asks for it in an extra only
 OWN_FILES = {
     "train.py": """
 from tokentar import ShardLoader
@@ -134,7 +133,7 @@ def test_the_dependencies_are_what_the_code_imports() -> None:
     extras = {name: names_of(lines) for name, lines in PROJECT["optional-dependencies"].items() if name != "dev"}
     core = names_of(PROJECT["dependencies"])
     optional = set().union(*extras.values()) - core
-    assert core - TRAINER_NEEDS == needed - optional - {"botocore"}  # which boto3 brings
+    assert core == needed - optional - {"botocore"}  # which boto3 brings
 
 
 def test_the_quickstart_installs_no_tools_of_development() -> None:

@@ -8,42 +8,33 @@ Every rank gets the same number of batches; an epoch ends on a whole global batc
 would split again.
 """
 
-import multiprocessing
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
 
-from tokentar.shard_writer.errors import SetError, SettingError, TokentarError
+from tokentar.shard_writer.errors import SettingError
 from tokentar.shard_writer.format.manifest import Manifest
-from tokentar.shard_writer.storage.urls import Url
 from tokentar.train.data import skip_list as skip_lists
 from tokentar.train.data.access import Access
-from tokentar.train.data.batches import labels_of, position_ids, rebatch
-from tokentar.train.data.dataset import Block, Span
-from tokentar.train.data.reading import MixtureReading, Reading, SetReading, State, leave_out_again, left_out, stages_of
+from tokentar.train.data.batches import labels_of, position_ids
+from tokentar.train.data.dataset import Span
+from tokentar.train.data.reading import MixtureReading, Reading, SetReading, State
 from tokentar.train.data.shard_patterns import Shards, select_shards
 from tokentar.train.data.shard_pool import ShardPool
 from tokentar.train.data.sources import Sources, WeightsFrom, read_history
+from tokentar.train.data.state import check_position, check_same_order, leave_out_again, left_out, stages_of
+from tokentar.train.data.workers import batches_of
 from tokentar.train.distributed.world import World
 from tokentar.train.order.mixture import MixedOrder
-from tokentar.train.order.plan import Plan, block_rows
+from tokentar.train.order.plan import Plan
 from tokentar.train.order.reading_order import Order
 from tokentar.train.order.units import Ints
 
 Batch = dict[str, torch.Tensor]
-_MEANING = {
-    "order": "the order",
-    "seed": "the seed of the order",
-    "streams": "the number of streams",
-    "fingerprint": "the data (fingerprint of its shards)",
-    "tokenizer": "the tokenizer (fingerprint)",
-}
 
 
 class ShardLoader:
@@ -207,23 +198,11 @@ class ShardLoader:
         stages: list[WeightsFrom] = []
         if not isinstance(self._data, Manifest):
             stages, state = stages_of(self._data, self._wanted(), state)
-        for key, value in self.reading.identity(self._streams or state.get("streams")).items():
-            if state.get(key) != value:
-                raise SetError(
-                    f"cannot go on: {_MEANING[key]} was {state.get(key)!r} and is {value!r} now; use the same, or start anew"
-                )
-        for key in ("streams", "epoch", "position", "consumed"):
-            if type(state.get(key)) is not int or state[key] < 0:
-                raise SetError(
-                    f"cannot go on: {key} of the state is {state.get(key)!r}, needed: 0 or more; it is damaged"
-                )
+        check_same_order(state, self.reading.identity(self._streams or state.get("streams")))
         self._arrange(state["streams"], stages)
         leave_out_again(self.reading, self._skip_list, state)
-        if not self.endless and state["position"] > self.order.samples:
-            raise SetError(
-                f"cannot go on: position of the state is {state['position']}, needed: at most the {self.order.samples} samples "
-                "of an epoch; it is damaged"
-            )
+        if not self.endless:
+            check_position(state, self.order.samples)
         self.epoch, self._start, self._returned = state["epoch"], state["position"], 0
         self._behind = state["consumed"] - self._start
         if not self.endless and not self.plan.steps_from(self._start):
@@ -240,7 +219,7 @@ class ShardLoader:
         stop = sys.maxsize if self.endless else start + self.plan.usable(self.order.samples - start)
         samples = self.plan.samples_per_batch
         may_miss = any(pool.leaves_out for pool in self.reading.named_pools.values())  # else a missing row is an error
-        for numbers, ids in self._batches(Span(self.epoch, start, stop)):
+        for numbers, ids in batches_of(self.reading, self.world, Span(self.epoch, start, stop), self.batch_size):
             is_there = numbers >= 0 if may_miss else None
             self.row_numbers = numbers if is_there is None else np.where(is_there, numbers, ~numbers)
             self._numbers = numbers if is_there is None else numbers[is_there]
@@ -258,24 +237,6 @@ class ShardLoader:
         if positions is not None:
             batch["position_ids"] = torch.from_numpy(positions)
         return batch
-
-    def _batches(self, span: Span) -> Iterator[Block]:
-        """This rank's rows of a span as int64 batches."""
-        if not self.world.num_workers:
-            yield from self.reading.rows(self.world, span, self.batch_size, np.dtype(np.int64))
-            return
-        info = self.reading.info
-        size = block_rows(info.row_format.payload)
-        is_remote = any(isinstance(manifest.root, Url) for manifest in self.reading.manifests)
-        workers = DataLoader(
-            self.reading.rows(self.world, span, size, info.row_format.dtype),
-            batch_size=None,
-            num_workers=self.world.num_workers,
-            collate_fn=_as_is,  # type: ignore[arg-type]
-            multiprocessing_context=_fork_server() if is_remote else None,
-            generator=torch.Generator(),  # its own: the global one, which dropout draws from, must not move
-        )
-        yield from rebatch(_with_plain_errors(workers), self.world.num_workers, self.batch_size, info.seq_length)
 
 
 def open_sources(
@@ -296,28 +257,3 @@ def open_sources(
 def sets_of(data: Manifest | Sources) -> dict[str, Manifest]:
     """The sets by their names in the mixture; that of one set is ""."""
     return {"": data} if isinstance(data, Manifest) else data.manifests
-
-
-def _fork_server() -> Any:
-    """Starts workers from a process in which no client of a store has been at work: such a client does not survive a fork."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["tokentar.train.data.dataset"]
-    )  # so that torch is imported once, and not by each worker
-    return context
-
-
-def _with_plain_errors(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks of workers, whose errors say what they said in the worker, without the traceback that torch puts before it."""
-    try:
-        yield from blocks
-        return
-    except TokentarError as error:
-        kind, text = type(error), str(error)
-        error.__traceback__ = None  # whose frames would keep the workers alive
-    raise kind(text.rpartition(f"{kind.__name__}: ")[2].strip())
-
-
-def _as_is(block: Block) -> Block:
-    """Blocks stay numpy arrays: pickling them through a pipe is faster than sharing tensors of this size."""
-    return block

@@ -1,6 +1,5 @@
 """What a loader reads: one set in its order, or several that are mixed. Both answer the same questions."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
-from tokentar.shard_writer.errors import SetError
 from tokentar.shard_writer.format.dataset_info import DatasetInfo
 from tokentar.shard_writer.format.manifest import Manifest
 from tokentar.shard_writer.format.shards import KEY_DIGITS
@@ -18,7 +16,7 @@ from tokentar.train.data.access import Access
 from tokentar.train.data.dataset import Block, MixedRows, Part, ShardRows, Span
 from tokentar.train.data.shard_pool import ShardPool
 from tokentar.train.data.skip_list import SkipList
-from tokentar.train.data.sources import Sources, WeightsFrom, going_on, mixed_order, read_history
+from tokentar.train.data.sources import Sources, WeightsFrom, mixed_order
 from tokentar.train.distributed.world import World
 from tokentar.train.order import reading_order
 from tokentar.train.order.mixture import MixedOrder
@@ -26,7 +24,6 @@ from tokentar.train.order.reading_order import Order
 from tokentar.train.order.units import Ints
 
 State = dict[str, Any]
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -219,60 +216,3 @@ def _identity(info: DatasetInfo, order: Order | MixedOrder, streams: int | None)
         "seed": order.seed,
         "streams": streams,
     }
-
-
-def stages_of(sources: Sources, wanted: Sequence[WeightsFrom], state: State) -> tuple[list[WeightsFrom], State]:
-    """The stages of a mixture that goes on from a state, and the state as a mixture has it.
-
-    A set that was read alone, in the order "repeat", is a mixture of one. Raises SetError for a state of other data.
-    """
-    if "sources" not in state:
-        alike = [
-            name for name, manifest in sources.manifests.items() if manifest.fingerprint == state.get("fingerprint")
-        ]
-        if state.get("order") != "repeat" or not alike:
-            raise SetError(
-                f"cannot go on: the state is of one set, in order {state.get('order')!r}, with fingerprint "
-                f"{state.get('fingerprint')!r}; a mixture goes on from order 'repeat' of one of its sources"
-            )
-        held = [WeightsFrom(0, {alike[0]: 1.0})]
-    else:
-        held = read_history(state["stages"])
-        for name, manifest in sources.manifests.items():
-            before = state["sources"].get(name, {}).get("fingerprint", manifest.fingerprint)
-            if before != manifest.fingerprint:
-                raise SetError(
-                    f"cannot go on: source {name!r} had fingerprint {before!r} and has {manifest.fingerprint!r} now; give other "
-                    "data another name, or use the same"
-                )
-    return going_on(held, state.get("position", 0), wanted), state | {"order": "mixture"}
-
-
-def left_out(reading: Reading, skip_list: SkipList) -> State:
-    """What a state says of rows that this rank leaves out: nothing where nothing is left out."""
-    damaged = damaged_shards(reading)
-    found = {"skip_list": skip_list.fingerprint} if len(skip_list) else {}
-    return found | ({"damaged_shards": damaged} if damaged else {})
-
-
-def damaged_shards(reading: Reading) -> list[str]:
-    """Shards that this rank has found to be damaged, sorted; of a mixture SOURCE/SHARD."""
-    return sorted(
-        f"{name}/{pool.manifest.shards[index].shard}".lstrip("/")
-        for name, pool in reading.named_pools.items()
-        for index in pool.notes.damaged()
-    )
-
-
-def leave_out_again(reading: Reading, skip_list: SkipList, state: State) -> None:
-    """Leave out the shards that the job has left out so far, and say so where the list of sequences is another one."""
-    before, now = state.get("skip_list"), left_out(reading, skip_list).get("skip_list")
-    if before != now:
-        _log.warning(
-            "skip list: was %s, is %s (%d sequences) from here on", before or "none", now or "none", len(skip_list)
-        )
-    damaged = set(state.get("damaged_shards", ()))
-    for name, pool in reading.named_pools.items():
-        for index, entry in enumerate(pool.manifest.shards):
-            if pool.skip and f"{name}/{entry.shard}".lstrip("/") in damaged:
-                pool.notes.note_damage(index)

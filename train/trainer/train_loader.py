@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from tokentar.train.data.loader import Batch, ShardLoader
-from tokentar.train.data.reading import damaged_shards
 from tokentar.train.data.shard_pool import OpenCosts
+from tokentar.train.data.state import damaged_shards
 from tokentar.train.distributed.collectives import all_gather, compare_clocks, together
 from tokentar.train.trainer.rank_check import compare_ranks
 from tokentar.train.trainer.read_counts import Tally
