@@ -1,6 +1,7 @@
 """Fixtures: a byte tokenizer that fits on a page, marked sets, and an environment without strays."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ from tests.helpers.tokenizers import byte_tokenizer
 from tokentar import Manifest
 
 WORLD_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "WORKER", "NUM_WORKERS")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the processes that tests start, also where this one was started in the background."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

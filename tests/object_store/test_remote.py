@@ -111,7 +111,7 @@ def test_listings_are_sorted_and_stop_at_the_folder(url: Url) -> None:
     for name in ("b/c", "a", "b-c", "b", "B"):
         (url / name).put(b"x")
     (url.parent / "set2/a").put(b"x")
-    assert [url.key.removeprefix(url.key) for url, _ in url.files()] == ["/B", "/a", "/b", "/b-c", "/b/c"]
+    assert [found.key.removeprefix(url.key) for found, _ in url.files()] == ["/B", "/a", "/b", "/b-c", "/b/c"]
     assert url.names() == ["B", "a", "b", "b-c"]
 
 

@@ -20,15 +20,16 @@ Sound = Callable[..., Manifest]
 
 
 @pytest.fixture
-def sound(tmp_path: Path, tokenizer: str) -> Sound:
-    """A factory of finished sets, written once and appended to once, with their input still there."""
+def sound(t0: Any, tmp_path: Path) -> Sound:
+    """A factory of finished sets, written once and appended to once, with their input and tokenizer still there."""
+    t0.save_pretrained(tmp_path / "tokenizer")
 
     def make(folder: str = "set", **settings: Any) -> Manifest:
         for number in range(2):
             source = jsonl(tmp_path / f"{number}.jsonl", [f"{number} {i}" for i in range(200)])
             manifest = write_shards(
                 input=source,
-                tokenizer=tokenizer,
+                tokenizer=str(tmp_path / "tokenizer"),
                 output=tmp_path / folder,
                 seq_length=16,
                 append=number > 0,
