@@ -41,7 +41,13 @@ def usage(prog: str, commands: Mapping[str, Command]) -> str:
     """What --help prints."""
     lines = [f"  {name:<8} {command.summary}" for name, command in commands.items()]
     return "\n".join(
-        [f"usage: {prog} COMMAND …", "", *lines, "", f"`{prog} COMMAND --help` lists the flags of a command."]
+        [
+            f"usage: {prog} COMMAND …",
+            "",
+            *lines,
+            "",
+            f"`{prog} COMMAND --help` lists the flags of a command, `{prog} --version` prints the version.",
+        ]
     )
 
 
