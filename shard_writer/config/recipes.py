@@ -19,6 +19,14 @@ import yaml
 from tokentar.shard_writer.errors import SettingError, TokentarError
 
 SECTIONS = ("write", "train")
+OVERRIDDEN = {  # by a flag that is typed: keys of a recipe that would say the same, or something of what it replaces
+    "shards": {"sources", "stages"},
+    "sources": {"shards", "stages"},
+    "max_steps": {"max_tokens"},
+    "max_tokens": {"max_steps"},
+    "model_name_or_path": {"model_config"},
+    "model_config": {"model_name_or_path"},
+}
 
 
 def parse(
@@ -124,8 +132,8 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
     return None, argv
 
 
-def _recipe_flags(path: Path, section: str, known: set[str], named_no: set[str], typed: set[str]) -> list[str]:
-    """The flags that a section stands for, but for those typed; those of `named_no` have a value `no`, which YAML takes for false."""
+def read_section(path: Path, section: str) -> dict[str, Any]:
+    """The keys of a section of a recipe. Raises SettingError for a file that is no recipe with such a section."""
     try:
         recipe = yaml.load(path.read_text("utf-8"), _OneOfEachKey)
     except OSError as error:
@@ -137,11 +145,22 @@ def _recipe_flags(path: Path, section: str, known: set[str], named_no: set[str],
     for key in recipe:
         if key not in SECTIONS:
             raise _unknown(str(key), set(SECTIONS), f"section in {path}:")
-    for key in recipe[section]:
-        if str(key) not in known or key == "config":
-            raise _unknown(str(key), known, f"key in {path}, section {section}:")
-    values = {key: "no" if value is False and key in named_no else value for key, value in recipe[section].items()}
-    return [word for key, value in values.items() if key not in typed for word in _as_flag(key, value)]
+    return {str(key): value for key, value in recipe[section].items()}
+
+
+def overridden(typed: set[str]) -> set[str]:
+    """The keys of a recipe that have no effect beside the flags that were typed."""
+    return typed.union(*(OVERRIDDEN.get(name, set()) for name in typed))
+
+
+def _recipe_flags(path: Path, section: str, known: set[str], named_no: set[str], typed: set[str]) -> list[str]:
+    """The flags that a section stands for, but for those typed; those of `named_no` have a value `no`, which YAML takes for false."""
+    recipe, ignored = read_section(path, section), overridden(typed)
+    for key in recipe:
+        if key not in known or key == "config":
+            raise _unknown(key, known, f"key in {path}, section {section}:")
+    values = {key: "no" if value is False and key in named_no else value for key, value in recipe.items()}
+    return [word for key, value in values.items() if key not in ignored for word in _as_flag(key, value)]
 
 
 class _OneOfEachKey(yaml.SafeLoader):

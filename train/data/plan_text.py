@@ -22,7 +22,7 @@ def describe(
         yield from _describe_mixture(manifests, order, plan, steps)
         for name, own in zip(order.names, order.orders, strict=True):
             if own is not None:
-                yield from _needs(manifests[name], own, plan, world)
+                yield from (f"source {name}: {line}" for line in _needs(manifests[name], own, plan, world))
         return
     (manifest,) = manifests.values()
     yield from _describe_set(manifest, order, plan, world)
@@ -75,9 +75,12 @@ def _describe_mixture(
     )
     total = plan.steps if order.stops else steps
     stages = order.mixture.stages
-    ends = [*(stage.start for stage in stages[1:]), None if total is None else total * plan.global_batch_size]
+    last = None if total is None else total * plan.global_batch_size
+    ends = [*(stage.start for stage in stages[1:]), last]
     for stage, end in zip(stages, ends, strict=True):
-        yield _describe_stage(order, stage, end, plan.global_batch_size, seq_length)
+        if last is None or stage.start < last or not stage.start:
+            until = end if last is None or end is None else min(end, last)
+            yield _describe_stage(order, stage, until, plan.global_batch_size, seq_length)
 
 
 def _describe_stage(order: MixedOrder, stage: Stage, end: int | None, batch: int, seq_length: int) -> str:

@@ -277,3 +277,37 @@ def test_a_mixture_that_cannot_be_is_refused(
     sets = [str(marked(4, rows, name).folder) for name, rows in (("a", 10), ("b", 20))]
     assert main(["--shards", *sets, *flags]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_the_plan_of_a_recipe_is_that_of_its_flags(
+    marked: Callable[..., Manifest], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stage one ends with the step in which its 100 tokens are reached, step 2 of 64 tokens; the job with step 5."""
+    root = marked(12, 20, "web").folder.parent
+    marked(4, 11, "code")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"""
+        train:
+          sources:
+            web: {{shards: {root}/web, weight: 3}}
+            code: {{shards: {root}/code, weight: 1}}
+          stages:
+            first: {{until: 100 tokens, weights: {{web: 3, code: 1}}}}
+            second: {{weights: {{web: 1, code: 1}}}}
+          streams: 8
+          dataloader_num_workers: 2
+          max_tokens: 320
+          learning_rate: 1.0e-3
+    """)
+    assert main(["--config", str(recipe)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines if line.startswith("steps")] == ["steps 1 to 2", "steps 3 to 5"]
+    assert lines[5].startswith("steps 3 to 5: code 50.00% (weight 1) = 12 sequences, 96 tokens, 0.30 epochs")
+    assert "1 ranks × 2 workers" in lines[6]
+    assert main(["--config", str(recipe), "--max_steps", "2"]) == 0
+    steps = [line for line in capsys.readouterr().out.splitlines() if "step" in line]
+    assert [line.partition(":")[0] for line in steps] == ["steps 1 to 2", "2 steps"]
+    assert main(["--config", str(recipe), "--shards", f"{root}/web", "--num_workers", "0"]) == 0
+    alone = capsys.readouterr().out
+    assert main(["--shards", f"{root}/web", "--streams", "8", "--max_tokens", "320"]) == 0
+    assert capsys.readouterr().out == alone
