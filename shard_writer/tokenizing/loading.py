@@ -26,7 +26,7 @@ def load_tokenizer(name: str) -> Any:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=only_cached)
     except (OSError, ValueError, KeyError) as error:
         why = (
-            "not on this machine, and the hub has none or does not answer"
+            f"no folder {os.path.abspath(name)}, and the hub has none of this name or does not answer"
             if only_cached
             else str(error).splitlines()[0]
         )
